@@ -248,6 +248,18 @@ def draft(model: Model, policy: Policy) -> Breaches:
                       name=model.draft_model, names=tuple(names))
 
 
+def speculation(model: Model, policy: Policy) -> Breaches:
+    """Guesses are hidden in passes at fixed times. A draft model is asked as often as it pays."""
+    padding = policy.privacy.timing_padding
+    if model.speculation == "hidden" and (padding is None or not padding.cadence_ms):
+        yield Breach(("speculation",), '"hidden" needs passes at a fixed interval, and there is no cadence',
+                      'add timing_padding { cadence = "200ms" } to privacy, or write speculation = "off"')
+    if model.speculation != "on" and model.draft_model is not None:
+        yield Breach(("draft_model",), f'a draft model makes guesses, and speculation is "{model.speculation}"',
+                      'leave out draft_model, or write speculation = "on"',
+                      "passes of a draft model cannot be hidden: they are run where guesses pay")
+
+
 def changeable(model: Model, policy: Policy) -> Breaches:
     """A model that comes and goes neither drafts for another nor has a draft, and keeps no
     sessions."""
@@ -453,7 +465,7 @@ def _listeners(policy: Policy) -> Iterable[tuple[Path, Any]]:
 
 
 BLOCK_RULES: BlockRules = (
-    (_models, (draft, changeable, sealed, unseen, shards, publisher, sampling, model_key)),
+    (_models, (draft, speculation, changeable, sealed, unseen, shards, publisher, sampling, model_key)),
     (_keys, (key,)),
     (_tenants, (tenant,)),
     (_listeners, (listener_fields, listener_trust)),

@@ -13,6 +13,7 @@ from appliance.api.problems import PROBLEMS
 from appliance.audit.digests import Salts
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
+from appliance.boot.running.interval import interval_of
 from appliance.policy.schema import Policy
 from appliance.secure.residue import Scrubber
 from appliance.service.admission import quotas
@@ -167,8 +168,9 @@ def _timing(policy: Policy) -> Timing:
     padding = policy.privacy.timing_padding
     if padding is None:
         return Timing()
+    interval = interval_of(policy)
     return Timing(padding.first_token_ms / 1000, padding.total_ms / 1000, padding.jitter_ms / 1000,
-                  padding.cadence_ms / 1000)
+                  0.0 if interval is None else interval.seconds)
 
 
 def _substitutions(booted: Booted) -> tuple[Substitution, ...]:
