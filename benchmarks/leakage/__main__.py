@@ -3,7 +3,7 @@
 A service by the policy runs as a process and is asked over TLS, through a relay that is the
 onlooker. Requests come in pairs that differ in one thing; a coin decides for each trial. Gradient-
 boosted trees and a small network learn on one half of the trials what gives the coin away, and are
-judged on the other half.
+judged on the other half, in turns.
 
 Prints a table: right answers in percent, where chance has 50, and bits, each with its upper bound
 of 95%. Exit code 1 says that a cell is above --most, also after it was run once more with four
@@ -114,8 +114,10 @@ def parser() -> argparse.ArgumentParser:
                       help="the upper bound that a cell may have (default: %(default)s)")
     made.add_argument("--again", action="store_true", help="run pairs with a cell above that once more")
     made.add_argument("--whole", action="store_true", help="ask for whole answers, not for streams")
-    made.add_argument("--streamed", action="store_true",
-                      help="seal the model, so that each pass reads it from the disk; else `disk` has nothing to see")
+    made.add_argument("--model", metavar="MODEL", help=f"{commandline.NAMES}, or a GGUF file (default: the policy's)")
+    made.add_argument("--streamed", type=numbers.whole(64, 1 << 20), default=0, metavar="MIB",
+                      help="seal the model, and serve it in so much memory that passes read it from the disk; else "
+                      "`disk` has nothing to see")
     made.add_argument("--seed", type=int, default=1, help="of the coins")
     made.add_argument("--json", action="store_true", help="print the document instead of the table, and no progress")
     made.add_argument("--work", type=Path, default=Path("build/bench"), metavar="DIR",
@@ -131,7 +133,7 @@ def main() -> int:
     """Measure and report."""
     args = parser().parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    deployment = measured(args.policy, args.lanes, args.work if args.streamed else None)
+    deployment = measured(args.policy, args.lanes, model=args.model, work=args.work, mebibytes=args.streamed)
     name = deployment.policy.stem
     cells = measure(deployment, args)
     policy = load(deployment.policy)

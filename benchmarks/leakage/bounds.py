@@ -1,4 +1,4 @@
-"""Bounds from what a classifier said of the held-out half: its share of right answers, and bits.
+"""Bounds from what a classifier said of trials that it did not learn from: its share of right answers, and bits.
 
 Bits are the mutual information between the secret and the classifier's score, in eight bins, less
 the bias by Miller and Madow. What a score tells, the observation tells at least. For any observer

@@ -1,7 +1,7 @@
 """Two classifiers, in an environment of their own: `python -m benchmarks.leakage.classifiers TABLES OUT`.
 
-TABLES holds for each cell rows, sequences, secrets, and which trials are to learn from. OUT gets the
-probabilities that both classifiers give for the others.
+TABLES holds for each cell rows, sequences, secrets, and one half of the trials. What is learned on one
+half answers for the other, in turns. OUT gets the probabilities that both classifiers give.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ def main() -> None:
         secrets, learning = tables[f"{cell}/secrets"], tables[f"{cell}/learning"]
         for kind, (what, answer) in KINDS.items():
             values, begun = tables[f"{cell}/{what}"], time.monotonic()
-            same = bool((values == values[0]).all())
-            found[f"{cell}/{kind}"] = np.full(int((~learning).sum()), 0.5) if same else answer(
-                values[learning], secrets[learning], values[~learning])
+            chances = np.full(len(secrets), 0.5)
+            if bool((values != values[0]).any()):
+                for half in (learning, ~learning):
+                    chances[~half] = answer(values[half], secrets[half], values[~half])
+            found[f"{cell}/{kind}"] = chances
             print(json.dumps({"cell": cell, "kind": kind, "seconds": time.monotonic() - begun}), flush=True)
     np.savez(sys.argv[2], **found)
 

@@ -19,7 +19,7 @@ def cell(pair: str, observer: str, verdicts: Mapping[str, Verdict], *, again: bo
     kind, best = max(verdicts.items(), key=lambda item: item[1].right)
     numbers = {name: round(getattr(best, name), DIGITS) for name in (
         "share", "at_least", "at_most", "bits", "bits_at_least", "bits_at_most")}
-    return {"pair": pair, "observer": observer, "classifier": kind, "held_out": best.trials, "again": again, **numbers}
+    return {"pair": pair, "observer": observer, "classifier": kind, "judged": best.trials, "again": again, **numbers}
 
 
 def document(facts: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

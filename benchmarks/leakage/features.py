@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import re
@@ -140,7 +141,7 @@ class Observed:
         last = min(len(self._times) - 1, int(np.searchsorted(self._times, trial.ended)) + 1)
         readings = self._counts[first:last + 1]
         steps = [(at - trial.asked, sum(abs(after.get(name, 0.0) - before.get(name, 0.0)) for name in after))
-                 for (_, before), (at, after) in zip(readings, readings[1:], strict=False)]
+                 for (_, before), (at, after) in itertools.pairwise(readings)]
         before, after = readings[0][1], readings[-1][1]
         return [steps], {name: value - before.get(name, 0.0) for name, value in after.items()}
 

@@ -15,8 +15,8 @@ from typing import Any
 BODY_BYTES = 4096
 SHORT, LONG = 10, 30  # tokens of answers
 NEIGHBOURS = 3  # requests of a busy neighbour
-_WORDS = ("river stone market window paper garden mountain bottle letter winter summer kitchen engine silver "
-          "bridge pocket island doctor forest candle harbour ladder carpet planet").split()
+_WORDS = ("river", "stone", "market", "window", "paper", "garden", "mountain", "bottle", "letter", "winter", "summer",
+          "kitchen", "engine", "silver", "bridge", "pocket", "island", "doctor", "forest", "candle", "harbour")
 _TOPICS = (
     ("How is a broken arm treated?", "What are signs of diabetes?", "Which drugs lower a fever?",
      "How does a heart attack feel?", "What helps against migraine?"),

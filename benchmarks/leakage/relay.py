@@ -83,12 +83,12 @@ class Relay:
 
 
 def _read(process: int) -> tuple[int, int]:
-    """Bytes that a process has read from files, and how often."""
+    """Bytes that a process has read, by calls and from storage, and how many calls read."""
     try:
         words = Path(f"/proc/{process}/io").read_text().split()
     except OSError:
         return 0, 0
-    return int(words[1]), int(words[5])
+    return int(words[1]) + int(words[9]), int(words[5])
 
 
 async def main() -> None:

@@ -40,7 +40,7 @@ def python(work: Path) -> Path:
 
 
 def halves(count: int) -> np.ndarray:
-    """Return which trials are to learn from: one half, drawn at random."""
+    """Return one half of the trials, drawn at random."""
     return np.random.default_rng(1).permutation(count) % 2 == 0
 
 
@@ -67,5 +67,5 @@ def judge(tables: Mapping[Cell, Table], work: Path,
         if process.returncode:
             raise SystemExit("the classifiers failed; their messages are above")
         answers = np.load(back)
-        return {cell: {kind: judged(answers[f"{'/'.join(cell)}/{kind}"], each.secrets[~halves(len(each.secrets))])
-                       for kind in KINDS} for cell, each in named.items()}
+        return {cell: {kind: judged(answers[f"{'/'.join(cell)}/{kind}"], each.secrets) for kind in KINDS}
+                for cell, each in named.items()}

@@ -65,7 +65,8 @@ def request_of(method: str, path: str, key: str, body: dict[str, Any] | bytes | 
     """A request as it is sent; `more`: further lines of its head."""
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     head = (f"{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
-            + "".join(f"{line}\r\n" for line in more) + f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n")
+            + "".join(f"{line}\r\n" for line in more)
+            + f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n")
     return head.encode() + data
 
 

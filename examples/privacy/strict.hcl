@@ -17,6 +17,7 @@ model "demo" {
   sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
   context_length = 1024
+  speculation    = "hidden" # guesses free a place earlier, and show nowhere
 
   prefix_cache {
     size     = "64MiB"
@@ -28,6 +29,7 @@ privacy {
   timing_padding {
     first_token = "200ms" # an event at each multiple, whether there is text or not
     total       = "4s"    # longer than any answer takes here: all end at the first multiple
+    cadence     = "50ms"  # a pass of one size at each multiple, whether there is work or not
   }
 
   size_padding         = "4KiB" # larger than the text of an interval, so that all events have one size
