@@ -12,6 +12,13 @@ from appliance.policy.schema.patterns import BoundedRegex
 from appliance.policy.schema.versions import Since, Was
 
 
+_FIRST_DETECTORS = ("credit-card", "email", "iban", "ip-address", "phone", "secret")
+DETECTORS = (
+    *_FIRST_DETECTORS, "date-of-birth", "national-id", "br-cnpj", "br-cpf", "cn-resident-id", "de-steuer-id", "es-dni",
+    "fr-nir", "in-aadhaar", "in-pan", "it-codice-fiscale", "uk-nhs", "uk-nino", "us-itin", "us-ssn")
+"""The names of detectors, and of a group of them (`detectors/table.py`)."""
+
+
 class TimingPadding(Block):
     """Answer times on a grid, so that the operator of the network learns little from them. A time
     is rounded up to the next multiple, then a random delay of at most `jitter` is added."""
@@ -41,7 +48,7 @@ class Pattern(Block):
     """A text pattern that is replaced. Patterns are applied in the order of their labels."""
 
     LABEL: ClassVar[str | None] = "name"
-    ENFORCED_BY: ClassVar[Enforcers] = "service/parts/wiring"
+    ENFORCED_BY: ClassVar[Enforcers] = "service/admission/redaction"
 
     name: Annotated[str, NAME] = Field(description="The pattern's name, for counters; also its place in the order.")
     regex: Annotated[str, BoundedRegex()] = Field(
@@ -59,9 +66,12 @@ class Redaction(Block):
         default=(), enforced_by="service/answering/respond", description="Fields of the request body that are dropped "
         "on arrival, such as `user`.")
     patterns: tuple[Pattern, ...] = Field(alias="pattern", default=(), description="Text patterns to replace.")
-    detectors: Annotated[tuple[str, ...], SetOf(Pick((
-        "credit-card", "email", "iban", "ip-address", "phone", "secret")))] = Field(
-        default=(), enforced_by=LATER, description="Built-in detectors, with checksums where the kind has them.")
+    detectors: Annotated[tuple[str, ...], SetOf(Pick(DETECTORS))] = Field(
+        default=(), enforced_by="service/admission/redaction", enforced_since=2, was=Was(
+            1, SetOf(Pick(_FIRST_DETECTORS)), "Built-in detectors, with checksums where the kind has them."),
+        description="Built-in detectors, which come before the patterns. `national-id` means all of those whose name "
+        "begins with a country. Each finds a form, checks its check digits, and asks for words before it where the "
+        "form is common.")
     apply_to: Annotated[tuple[Literal["prompt", "answer"], ...], SetOf(Pick(("prompt", "answer")), 1)] = Field(
         default=("answer", "prompt"), enforced_by="service/parts/wiring", description="Where patterns and "
         "detectors apply.")

@@ -24,7 +24,7 @@ from appliance.api.wire import ChatRequest, CompletionRequest
 from appliance.api.wishes import features
 from appliance.errors import CapacityError, RefusedMessagesError, TemplateError
 from appliance.service.admission import chats
-from appliance.service.admission.redaction import Substitution, redact
+from appliance.service.admission.redaction import Rule, redact
 from appliance.text.calls import readers
 from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.jinja.values import EXHAUSTED
@@ -141,7 +141,7 @@ class PromptTokens:
 
 
 def encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
-           tokenizer: Tokenizer, rules: Sequence[Substitution], most: int,
+           tokenizer: Tokenizer, rules: Sequence[Rule], most: int,
            between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str, *,
            guided: bool = False, exact: bool = False) -> list[PromptTokens]:
     """The prompt of what `take_turns` took of a chat, or a completion's prompts. RequestError,
@@ -200,7 +200,7 @@ def _within(make: Callable[..., list[int]], most: int, *, exact: bool) -> list[i
         raise too_long(most, count) from None
 
 
-def _ids(given: Sequence[int], name: str, tokenizer: Tokenizer, rules: Sequence[Substitution]) -> list[int]:
+def _ids(given: Sequence[int], name: str, tokenizer: Tokenizer, rules: Sequence[Rule]) -> list[int]:
     """A prompt that came as token ids. RequestError where they are none, or are to be redacted."""
     if rules:
         raise findings.refusal_of(features.exclusion(features.TOKEN_IDS, features.REDACTED_PROMPTS), name=name)

@@ -20,9 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from appliance.detectors.stream import Detection
+from appliance.detectors.table import chosen
 from appliance.kernels.runtime import table
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, Points, Spans, points
+from appliance.policy.schema.privacy import Redaction
 
 _SETTLED = 16  # characters that are let go of together
 QUICK = 1 << 21  # words of streams that are made in about a millisecond
@@ -51,24 +54,40 @@ class Substitution:
         of the subset."""
         return cls(name, Automaton(expression, _kernels() if kernels is None else kernels), replacement)
 
+    def apply(self, text: str, between: Callable[[], None]) -> str:
+        """Return a whole text with the replacement in place of each match."""
+        codes, done, out = points(text), 0, list[str]()
+        for spans in self.automaton.spans(codes, 0, between):
+            start, end = int(spans[0, 0]), int(spans[-1, 1])
+            out += [text[done:start], _replace(codes[start:end], spans - start, self.replacement)]
+            done = end
+        return "".join([*out, text[done:]]) if out else text
 
-def redact(rules: Iterable[Substitution], text: str, between: Callable[[], None] = _nothing) -> str:
+    def stage(self) -> _Stage:
+        """Return the rule over one text that arrives in pieces."""
+        return _Stage(self)
+
+
+Rule = Substitution | Detection
+"""The detectors of a policy, which come first and all at once, or one of its patterns."""
+
+
+def rules_of(redaction: Redaction, kernels: KernelTable | None = None) -> tuple[Rule, ...]:
+    """Return the rules of a policy's block, in their order."""
+    kernels = _kernels() if kernels is None else kernels
+    detectors = chosen(redaction.detectors)
+    return (*([Detection(detectors, kernels)] if detectors else ()),
+            *(Substitution.compile(each.name, each.regex, each.replacement, kernels) for each in redaction.patterns))
+
+
+def redact(rules: Iterable[Rule], text: str, between: Callable[[], None] = _nothing) -> str:
     """Return the whole text with each rule applied in the order of the policy.
 
     `between` is called every few milliseconds and may raise to end it. Other threads run meanwhile.
     """
     for rule in rules:
-        text = _apply(rule, text, between)
+        text = rule.apply(text, between)
     return text
-
-
-def _apply(rule: Substitution, text: str, between: Callable[[], None]) -> str:
-    codes, done, out = points(text), 0, list[str]()
-    for spans in rule.automaton.spans(codes, 0, between):
-        start, end = int(spans[0, 0]), int(spans[-1, 1])
-        out += [text[done:start], _replace(codes[start:end], spans - start, rule.replacement)]
-        done = end
-    return "".join([*out, text[done:]]) if out else text
 
 
 def _replace(codes: Points, spans: Spans, replacement: str) -> str:
@@ -89,8 +108,8 @@ def _replace(codes: Points, spans: Spans, replacement: str) -> str:
 class Redactor:
     """A chain of rules over one text that arrives in pieces."""
 
-    def __init__(self, rules: Sequence[Substitution]) -> None:
-        self._stages = [_Stage(rule) for rule in rules]
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._stages = [rule.stage() for rule in rules]
 
     def quick(self, piece: str) -> bool:
         """Return whether the next piece takes about a millisecond at most."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from appliance.engine.decode.events import End, Logprobs, Text
-from appliance.service.admission.redaction import Redactor, Substitution, redact
+from appliance.service.admission.redaction import Redactor, Rule, redact
 from appliance.text.calls.reading.pieces import Arguments, Call, Piece, PieceReader, Said, Thought
 
 
@@ -53,7 +53,7 @@ _SAID, _THOUGHT = "said", "thought"
 class Channels:
     """The channels of one choice."""
 
-    def __init__(self, choice: int, rules: Sequence[Substitution], reader: PieceReader | None) -> None:
+    def __init__(self, choice: int, rules: Sequence[Rule], reader: PieceReader | None) -> None:
         """Without a `reader`, all text is content."""
         self._choice, self._rules, self._reader = choice, rules, reader
         self._redactors = {name: Redactor(rules) for name in (_THOUGHT, _SAID)}

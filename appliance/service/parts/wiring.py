@@ -21,7 +21,7 @@ from appliance.service.admission.constraints import Constraints
 from appliance.service.admission.limits import Accounts, Rates
 from appliance.service.admission.privacy import Timing
 from appliance.service.admission.prompts import Prompts
-from appliance.service.admission.redaction import Substitution
+from appliance.service.admission.redaction import Rule, rules_of
 from appliance.service.admission.tenants import Roster
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.evidences import Evidences
@@ -70,7 +70,7 @@ class Wiring:
     accounts: Accounts
     traffic: Traffic
     timing: Timing
-    substitutions: tuple[Substitution, ...]
+    substitutions: tuple[Rule, ...]
     constraints: Constraints
     scrubber: Scrubber
     salts: Salts | None  # of digests in the log; None: its version has none
@@ -104,7 +104,7 @@ class Wiring:
         """What leaves of a stream at each multiple has so many bytes; None: as many as there are."""
         return self.padding if self.timing.cadence else None
 
-    def substitutions_in(self, place: str) -> tuple[Substitution, ...]:
+    def substitutions_in(self, place: str) -> tuple[Rule, ...]:
         """Return the redaction of the `prompt` or the `answer`."""
         return self.substitutions if place in self.policy.privacy.redaction.apply_to else ()
 
@@ -139,7 +139,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
         quotas.restore(accounts, booted.state.snapshot.quotas, roster.keys)
     service = Wiring(
         booted=booted, models=Models(booted, roster), roster=roster, accounts=accounts,
-        traffic=Traffic(limits, roster, timing), timing=timing, substitutions=_substitutions(booted),
+        traffic=Traffic(limits, roster, timing), timing=timing, substitutions=rules_of(policy.privacy.redaction, booted.kernels),
         constraints=Constraints(roster.askers, scrubber.begin_soon), scrubber=scrubber,
         salts=Salts() if booted.audit.version > 1 else None, attesting=_attesting(booted),
         readiness=Readiness(booted.audit, booted.state if policy.audit.sink == "state" else None))
@@ -171,8 +171,3 @@ def _timing(policy: Policy) -> Timing:
     interval = interval_of(policy)
     return Timing(padding.first_token_ms / 1000, padding.total_ms / 1000, padding.jitter_ms / 1000,
                   0.0 if interval is None else interval.seconds)
-
-
-def _substitutions(booted: Booted) -> tuple[Substitution, ...]:
-    return tuple(Substitution.compile(pattern.name, pattern.regex, pattern.replacement, booted.kernels)
-                 for pattern in booted.policy.privacy.redaction.patterns)

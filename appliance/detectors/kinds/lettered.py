@@ -1,0 +1,78 @@
+"""National numbers with letters in them, and those with marks that no other number has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from appliance.detectors import context
+from appliance.detectors.kinds import national
+from appliance.detectors.row import DIGITS, Candidate, Detector, Find, Span
+
+_CONTROL = "TRWAGMYFPDXBNJZSQVHLCKE"  # of a DNI: the number modulo 23
+_ODD = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
+_REPLACED = str.maketrans("LMNPQRSTUV", "0123456789")  # digits of a codice fiscale that two persons would share
+
+
+def _nino(text: str) -> bool:
+    return text[:2] not in ("BG", "GB", "KN", "NK", "NT", "TN", "ZZ")
+
+
+def _nir(text: str) -> bool:
+    number = text[:13].replace("2A", "19").replace("2B", "18") if text[5:7] in ("2A", "2B") else text[:13]
+    return number.isdecimal() and 97 - int(number) % 97 == int(text[13:])
+
+
+def _fiscal(text: str) -> bool:
+    values = [ord(each) - 65 if each.isalpha() else int(each) for each in text[:15]]
+    total = sum(_ODD[value] if place % 2 == 0 else value for place, value in enumerate(values))
+    day = int(text[9:11].translate(_REPLACED))
+    return chr(65 + total % 26) == text[15] and (1 <= day <= 31 or 41 <= day <= 71)
+
+
+def _dni(text: str) -> bool:
+    number = text[:-1].replace("X", "0").replace("Y", "1").replace("Z", "2") if text[0] in "XYZ" else text[:-1]
+    return number.isdecimal() and _CONTROL[int(number) % 23] == text[-1]
+
+
+def _pan(text: str) -> bool:
+    return text[5:9] != "0000"
+
+
+def _finder(judge: Callable[[str], bool], words: context.Words, alone: Callable[[str], bool]) -> Find:
+    def find(candidate: Candidate) -> Iterator[Span]:
+        own, start = candidate.own, candidate.start
+        if candidate.before(start) in "-/._" and candidate.before(start - 1).isalnum() and start > 1:
+            return
+        if judge("".join(filter(str.isalnum, own)).upper()):
+            nearest = candidate.nearest(words)
+            if nearest > 0 or (nearest == 0 and alone(own)):
+                yield start, len(candidate.text)
+    return find
+
+
+def _row(name: str, expression: str, judge: Callable[[str], bool], words: str, alone: Callable[[str], bool] = str.isupper,
+         needs: str = DIGITS) -> Detector:
+    """Return a row. Without a word before them, small letters are not enough, unless the check says
+    so."""
+    return Detector(name, rf"(?ai)\b(?:{expression})\b", _finder(judge, context.words(words), alone),
+                    needs, national.GROUP)
+
+
+_S, _N = "[ .-]?", "[0-9LMNP-V]"
+ROWS = (
+    _row("fr-nir", f"[1-478]{_S}[0-9][0-9]{_S}(?:0[1-9]|[1-9][0-9]){_S}(?:[0-9][0-9]|2[AB]){_S}[0-9]{{3}}{_S}"
+         f"[0-9]{{3}}{_S}[0-9][0-9]", _nir, "nir|securite sociale|insee|social|sozialversicherung", national.always),
+    _row("it-codice-fiscale", f"[A-Z]{{3}}{_S}[A-Z]{{3}}{_S}{_N}{_N}[ABCDEHLMPRST]{_N}{_N}{_S}[A-Z]{_N}{_N}{_N}{_S}"
+         "[A-Z]", _fiscal, "codice fiscale|fiscale|fiscal|tax", national.always, needs=""),
+    _row("es-dni", f"(?:[0-9]{{8}}|[0-9][0-9]\\.[0-9]{{3}}\\.[0-9]{{3}}|[0-9][0-9] [0-9]{{3}} [0-9]{{3}}|"
+         f"[XYZ]{_S}[0-9]{{7}}){_S}[{_CONTROL}]", _dni,
+         "dni|nie|nif|documento|identidad|identity|identity card|ausweis|identite|identita|identidade|पहचान|身份|身份证"),
+    _row("uk-nino", f"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]{_S}[0-9][0-9]{_S}[0-9][0-9]{_S}[0-9][0-9]{_S}[A-D]", _nino,
+         "nino|ni number|national insurance|ni no|insurance|versicherung|assurance|seguro|assicurazione|seguridad|बीमा|保险"),
+    _row("in-pan", f"[A-Z]{{3}}[ABCFGHJLPT][A-Z]{_S}[0-9]{{4}}{_S}[A-Z]", _pan,
+         "pan|permanent account|income tax|tax|steuer|fiscal|impuesto|imposto|पैन|कर|税"),
+    _row("br-cpf", r"[0-9]{3}\.[0-9]{3}\.[0-9]{3}[-/][0-9][0-9]", national.cpf, "cpf", national.always),
+    _row("br-cnpj", r"[A-Z0-9]{2}\.[A-Z0-9]{3}\.[A-Z0-9]{3}/[A-Z0-9]{4}-[0-9][0-9]", national.cnpj, "cnpj",
+         national.always),
+    _row("br-cnpj", "[0-9A-Z]{12}[0-9][0-9]", national.cnpj, "cnpj|empresa", national.never),
+)

@@ -1,0 +1,39 @@
+"""Numbers of payment cards (ISO/IEC 7812): the issuer's range, its lengths, and Luhn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from appliance.detectors import checksums, context, numbers
+from appliance.detectors.row import Candidate, Detector, Span
+
+_ISSUERS = (  # first digits from, to; lengths
+    ("4", "4", (13, 16, 19)), ("51", "55", (16,)), ("2221", "2720", (16,)), ("34", "34", (15,)), ("37", "37", (15,)),
+    ("300", "305", (14, 16)), ("3095", "3095", (14, 16)), ("36", "36", (14, 16)), ("38", "39", (14, 16)),
+    ("6011", "6011", (16, 19)), ("644", "659", (16, 19)), ("622126", "622925", (16, 17, 18, 19)),
+    ("62", "62", (16, 17, 18, 19)), ("81", "82", (16, 17, 18, 19)), ("60", "60", (16,)),
+    ("3528", "3589", (16, 17, 18, 19)), ("2200", "2204", (16, 17, 18, 19)), ("9792", "9792", (16,)),
+    ("50", "50", (12, 13, 14, 15, 16, 17, 18, 19)), ("56", "58", (12, 13, 14, 15, 16, 17, 18, 19)),
+    ("63", "63", (12, 13, 14, 15, 16, 17, 18, 19)), ("67", "69", (12, 13, 14, 15, 16, 17, 18, 19)),
+    ("1800", "1800", (15,)), ("2131", "2131", (15,)))
+_FORMS = numbers.forms("4 4 4 4|- .", "4 6 5|- .", "4 6 4|- .", "4 4 4 4 3|- .", "4 4 4 3|- .", "4 4 4 1|- .",
+                       "6 13|- ", "4 4 5|- ", *map(str, range(12, 20)))
+_WORDS = context.words(
+    "card|credit|debit|visa|mastercard|amex|american express|maestro|payment|pan|cc|kreditkarte|karte|zahlung|"
+    "carte|paiement|tarjeta|pago|carta|pagamento|cartao|कार्ड|भुगतान|卡|信用卡|支付")
+
+
+def _issued(digits: str) -> bool:
+    return any(low <= digits[:len(low)] <= high and len(digits) in lengths for low, high, lengths in _ISSUERS)
+
+
+def _find(candidate: Candidate) -> Iterator[Span]:
+    for start, end, text in numbers.windows(candidate, _FORMS):
+        digits = numbers.digits_of(text)
+        if _issued(digits) and len(set(digits)) > 1 and checksums.luhn(digits):
+            words = candidate.nearest(_WORDS, start)
+            if words > 0 or (words == 0 and len(digits) > 13):  # a shorter number passes by chance too often
+                yield start, end
+
+
+ROWS = (Detector("credit-card", numbers.RUN, _find),)

@@ -1,0 +1,184 @@
+"""Detectors over a text that arrives in pieces, so that the parts add up to the whole.
+
+All detectors look at the same text. Hits that overlap are replaced together, so that what one of
+them finds never stays because another began earlier. For each expression, text is certain up to the
+first position from which some path through it runs into the end of the text so far; beyond the
+least of these positions, and beyond the beginning of hits that reach there, text is held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from appliance.detectors.folding import Folded
+from appliance.detectors.row import CONTEXT, Candidate, Detector
+from appliance.kernels.runtime.table import KernelTable
+from appliance.matching import Automaton, Points, points
+from appliance.policy.schema.patterns import bounds
+
+SLICE = 1 << 15  # characters between two looks at whether anybody waits
+_NEAR = 12  # characters that are held back before the automaton is asked how many need to be
+_ASCII = "".join(map(chr, range(128)))
+
+
+class Hit(NamedTuple):
+    """A place in a text, and the row of the detector that found it."""
+
+    start: int
+    end: int
+    row: int
+
+
+class Search:
+    """One expression, and the detectors that judge its candidates."""
+
+    def __init__(self, expression: str, rows: dict[int, Detector], table: KernelTable) -> None:
+        self.automaton = Automaton(expression, table)
+        self._rows = rows
+        found = bounds(expression)
+        self._chars = "".join(each for each in _ASCII if ord(each) in found.chars)
+        self._not_first = "".join(each for each in _ASCII if ord(each) not in found.first)
+        self._wide = 128 in found.chars  # whether a match may hold characters beyond ASCII
+        self._needs = frozenset(next(iter(rows.values())).needs)
+
+    def certain(self, folded: Folded, codes: Points, start: int) -> int:
+        """Return from where on text to come may matter to what is found after `start`."""
+        text = folded.text
+        tail = text[max(start, len(text) - self.automaton.width - 1):]
+        if not self._wide or tail.isascii():
+            tail = tail[len(tail.rstrip(self._chars)):].lstrip(self._not_first)
+            if len(tail) <= _NEAR:
+                return len(text) - len(tail)
+        open_at = self.automaton.undecided(codes, start)
+        return int(open_at[0]) if len(open_at) else len(text)
+
+    def hits(self, folded: Folded, codes: Points, start: int, end: int) -> Iterator[Hit | int]:
+        """Yield the hits of candidates that begin from `start` to before `end`, and after each
+        candidate where it ends."""
+        if self._needs and self._needs.isdisjoint(folded.text[start:]):
+            return
+        for spans in self.automaton.spans(codes, start):
+            for first, last in spans.tolist():
+                if first >= end:
+                    return
+                context = max(0, first - CONTEXT)
+                candidate = Candidate(folded.text[context:last], first - context)
+                for number, row in self._rows.items():
+                    for a, b in row.find(candidate):
+                        yield Hit(context + a, context + b, number)
+                yield last
+
+
+class Detection:
+    """The detectors that a policy chose."""
+
+    def __init__(self, detectors: Iterable[Detector], table: KernelTable) -> None:
+        self.rows = tuple(detectors)
+        expressions = dict.fromkeys(row.expression for row in self.rows)
+        self.searches = tuple(Search(each, {number: row for number, row in enumerate(self.rows)
+                                            if row.expression == each}, table) for each in expressions)
+
+    def apply(self, text: str, between: Callable[[], None]) -> str:
+        """Return a whole text with a replacement for each hit."""
+        stage, out = self.stage(), []
+        for place in range(0, len(text), SLICE):
+            out.append(stage.feed(text[place:place + SLICE]))
+            between()
+        return "".join([*out, stage.finish()])
+
+    def stage(self) -> DetectorStage:
+        """Return the detectors over one text."""
+        return DetectorStage(self)
+
+
+class DetectorStage:
+    """Detectors over one text. Places count from the beginning of the text that is kept."""
+
+    def __init__(self, detection: Detection, found: list[tuple[int, int, str]] | None = None) -> None:
+        """`found` takes each replacement: start and end in the whole text, and the detector."""
+        self._detection, self._found = detection, found
+        self._source, self._gone = "", 0  # the text that is kept, and how many characters were before it
+        self._left = 0  # how much of it has left
+        self._next = [0] * len(detection.searches)  # where each search goes on, in folded text
+        self._hits: list[Hit] = []  # in folded text, of which no part has left
+
+    def work(self, more: int) -> int:
+        """Return how many words of streams the next piece of so many characters takes, roughly."""
+        length = len(self._source) - self._left + more + 1024
+        return sum(search.automaton.work for search in self._detection.searches) * length // 64
+
+    def feed(self, piece: str) -> str:
+        """Take the next piece; return the text that is now certain."""
+        if not piece:
+            return ""
+        self._source += piece
+        return self._advance(final=False)
+
+    def finish(self) -> str:
+        """Return the text held back, now that no more comes."""
+        return self._advance(final=True)
+
+    def _advance(self, *, final: bool) -> str:
+        folded = Folded(self._source)
+        codes = points(folded.text)
+        bound = len(folded.text)
+        for number, search in enumerate(self._detection.searches):
+            bound = min(bound, self._search(number, search, folded, codes, final=final))
+        out, bound = self._leave(folded, bound)
+        self._forget(folded, bound)
+        return out
+
+    def _search(self, number: int, search: Search, folded: Folded, codes: Points, *, final: bool) -> int:
+        """Take the certain candidates of one search; return up to where all of them are known."""
+        place = self._next[number]
+        certain = len(folded.text) if final else search.certain(folded, codes, place)
+        if place < certain:
+            for each in search.hits(folded, codes, place, certain):
+                if isinstance(each, Hit):
+                    self._hits.append(each)
+                else:
+                    place = each
+        self._next[number] = max(place, certain)
+        return self._next[number]
+
+    def _leave(self, folded: Folded, bound: int) -> tuple[str, int]:
+        """Return the text that leaves, and up to where it is settled."""
+        regions = _joined(self._hits)
+        while regions and regions[-1].end > bound:
+            bound = min(bound, regions.pop().start)
+        out, left = list[str](), self._left
+        for region in regions:
+            start, end = max(left, folded.origin(region.start)), folded.end(region.end)
+            if start < end:
+                row = self._detection.rows[region.row]
+                out += [self._source[left:start], row.replacement]
+                left = end
+                if self._found is not None:
+                    self._found.append((self._gone + start, self._gone + end, row.name))
+        place = max(left, folded.origin(bound))
+        out.append(self._source[left:place])
+        self._left = place
+        self._hits = [hit for hit in self._hits if hit.start >= bound]
+        return "".join(out), bound
+
+    def _forget(self, folded: Folded, bound: int) -> None:
+        """Let go of text that has left, but for the context of what comes."""
+        cut = folded.whole(max(0, bound - CONTEXT - 1))
+        if cut > 0:
+            gone = folded.origin(cut)
+            self._source, self._gone, self._left = self._source[gone:], self._gone + gone, self._left - gone
+            self._next = [place - cut for place in self._next]
+            self._hits = [Hit(hit.start - cut, hit.end - cut, hit.row) for hit in self._hits]
+
+
+def _joined(hits: Iterable[Hit]) -> list[Hit]:
+    """Return hits in order, those that overlap as one, of the first of their rows."""
+    found: list[Hit] = []
+    for hit in sorted(hits):
+        if found and hit.start < found[-1].end:
+            last = found[-1]
+            found[-1] = Hit(last.start, max(last.end, hit.end), min(last.row, hit.row))
+        else:
+            found.append(hit)
+    return found
