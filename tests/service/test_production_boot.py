@@ -84,7 +84,7 @@ def disk() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["sev-snp", "tdx"])
 def test_the_whole_policy_boots_and_answers(platform: str, tmp_path: Path, disk: Path) -> None:
-    """Sealed model, bundle, draft, broker, approvals, list of tenants, state disk: all that a production policy says is
+    """Sealed model, bundle, broker, approvals, list of tenants, state disk: all that a production policy says is
     carried out, and a chat is answered."""
     with socket.socket(socket.AF_VSOCK) as probe:
         try:

@@ -1,4 +1,4 @@
-"""A production policy as it stands, with all that it names: a model and its publisher, a draft, a broker, a state disk,
+"""A production policy as it stands, with all that it names: a model and its publisher, a broker, a state disk,
 approvals and tenants. Only what is made up in it gets other values, one for one."""
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from appliance.signed.approvals import Approvals
 from tests.signed.test_signed_bundle import signed, statement
 from tests.support import synthetic
 from tests.support.brokers import HOST, Authority, reference
+from tests.support.ggufs import STRING, kv
 from tests.support.hardware_server import MEASUREMENT, MRTD, RTMRS
 from tests.support.server import KEY, sha256
 
 POLICIES = Path(__file__).parents[2] / "policies"
 MADE_UP = {"sha256", "sealed_header_sha256", "public_key", "url", "root_sha256", "device", "authority", "port"}
 MODEL_KEY, STATE_KEY = bytes(range(32)), bytes(range(1, 33))
+_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 STATE_BYTES = 1 << 30  # sessions of the largest prefix cache have room on it
 _RULE = """
 [[release]]
@@ -85,17 +87,16 @@ class Production:
         return path
 
     def _models(self, text: str) -> str:
-        plain, draft = self.folder / "plain.gguf", self.folder / "draft-160m.Q4_0.gguf"
-        for file in (plain, draft):
-            file.write_bytes(synthetic.model(synthetic.VARIANTS["Q8_0"], 8192))
+        plain = self.folder / "plain.gguf"
+        plain.write_bytes(synthetic.model(
+            synthetic.VARIANTS["Q8_0"], 8192, kv("tokenizer.chat_template", STRING, _TEMPLATE)))
         made = sealing.seal(plain, self.folder / "mistral-7b-instruct.Q4_K_M.sealed", MODEL_KEY, tile_size=65536)
         data, publisher = signed(statement(made.sha256))
         (self.folder / "mistral-7b-instruct.sigstore").write_bytes(data)
         for key, value, after in (("sha256", made.sha256.hex(), 'model "assistant"'),
                                   ("sealed_header_sha256", made.header_sha256.hex(), 'model "assistant"'),
-                                  ("public_key", publisher, "publisher {"),
-                                  ("sha256", sha256(draft.read_bytes()), 'model "draft"')):
-            text = changed(text, key, value, after=after) if after in text else text
+                                  ("public_key", publisher, "publisher {")):
+            text = changed(text, key, value, after=after)
         return text
 
     def _signed(self, path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from appliance.policy.schema.base import LATER, Block, Enforcers, Field
+from appliance.policy.schema.base import Block, Enforcers, Field
 from appliance.policy.schema.identifiers import FIELD, NAME, FreeText, Hash, HttpsUrl, TaggedHex
 from appliance.policy.schema.kinds import Duration, Pick, SetOf, Size, Switch, Whole
 from appliance.policy.schema.patterns import BoundedRegex
