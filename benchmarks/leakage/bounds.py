@@ -48,12 +48,12 @@ class Verdict:
         return bound(self.trials, self.right, upper=True)
 
 
-def plain_bits(counts: Floats) -> float:
-    """Return the mutual information of a table of counts, (secrets, bins), in bits."""
-    total = counts.sum()
-    expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0, keepdims=True) / total
-    some = counts > 0
-    return float((counts[some] * np.log2(counts[some] / expected[some])).sum() / total)
+def plain_bits(counts: Floats) -> Floats:
+    """Return the mutual information of tables of counts, (…, secrets, bins), in bits."""
+    total = counts.sum(axis=(-2, -1), keepdims=True)
+    expected = counts.sum(axis=-1, keepdims=True) * counts.sum(axis=-2, keepdims=True) / total
+    ratio = np.divide(counts, expected, out=np.ones_like(counts), where=counts > 0)
+    return np.asarray((counts * np.log2(ratio)).sum(axis=(-2, -1)) / total[..., 0, 0])
 
 
 def bias(counts: Floats) -> float:
@@ -75,8 +75,8 @@ def judged(scores: Floats, secrets: Bits) -> Verdict:
     counts = table(scores, secrets)
     draw, drift = np.random.default_rng(1), bias(counts)
     drawn = draw.multinomial(int(counts.sum()), (counts / counts.sum()).ravel(), DRAWS).reshape(DRAWS, *counts.shape)
-    again = np.array([plain_bits(each.astype(float)) for each in drawn]) - 2 * drift
-    found = max(0.0, plain_bits(counts) - drift)
+    again = plain_bits(drawn.astype(float)) - 2 * drift
+    found = max(0.0, float(plain_bits(counts)) - drift)
     low, high = np.quantile(again, [0.05, 0.95])
     return Verdict(len(secrets), int(((scores > 0.5) == secrets).sum()), found, max(0.0, float(min(low, found))),
                    max(float(high), found))

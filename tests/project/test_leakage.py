@@ -1,4 +1,4 @@
-"""The leakage harness: its arithmetic on leaks of known size, its examples, and that no policy waits for enforcement."""
+"""The leakage harness: its arithmetic on leaks of known size, its examples; no policy waits for enforcement."""
 
 from __future__ import annotations
 
