@@ -35,6 +35,7 @@ VERBS: dict[str, str] = {
     "machines": "make a list of machines out of evidence, sign it as a policy's authority, or show it",
     "model": "inspect a model file, or print the pins for a policy",
     "tokenize": "turn text into token ids with a model's tokenizer",
+    "redact": "try a policy's redaction, or detectors of personal data and secrets, on a text",
     "infer": "run one prompt through a model that a policy names",
     "plan-memory": "show how much memory a policy's models take, and which parts are streamed",
     "kernels": "compile the kernels ahead of time, or list them",

@@ -9,6 +9,7 @@ them. No model is used.
     kinds       one file a group of detectors
     table       all detectors, one row each
     stream      the rows that a policy chose, over text that arrives in pieces
+    trial       the same over a whole text, with the places of what was found; does not ship
 """
 
-__all__ = ["checksums", "context", "numbers", "row", "stream", "table"]
+__all__ = ["checksums", "context", "numbers", "row", "stream", "table", "trial"]
