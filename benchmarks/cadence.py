@@ -29,7 +29,7 @@ from benchmarks.tenants.served import MODEL, Deployment, Served, key_of
 from benchmarks.tenants.wire import Connection, Reply
 
 TENANTS = ("crowd", "hostile", "idle", "admin")
-AT_ONCE, PROMPT, TOKENS, LEAST_SHARE = 8, 64, 96, 0.5
+AT_ONCE, PROMPT, TOKENS, LEAST_SHARE = 8, 32, 128, 0.5
 HOSTILE_CLIENTS, IDLE_SECONDS = 4, 7.0
 
 
