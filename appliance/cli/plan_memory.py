@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "if less)")
     parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.epilog = ("exit codes: 0 it fits, 1 it does not, or a cadence does not hold, 2 unknown: a model is missing or "
-                     "cannot run here")
+    parser.epilog = ("exit codes: 0 it fits, 1 it does not, or a cadence does not hold,\n"
+                     "2 unknown: a model is missing or cannot run here")
 
 
 def _named(text: str) -> tuple[str, Path]:

@@ -278,6 +278,17 @@ def test_missing(cut: str, words: str) -> None:
     assert words in str(errors[0])
 
 
+@pytest.mark.parametrize(("model", "words"), [
+    ('speculation = «"hidden"', "there is no cadence"),
+    ('speculation = "off"\n draft_model = «"draft"', 'a draft model makes guesses, and speculation is "off"')])
+def test_guesses_that_cannot_be_hidden(model: str, words: str) -> None:
+    """Guesses are hidden by a cadence, and those of a draft model by nothing."""
+    draft = f'model "draft" {{\n file = "d"\n sha256 = "{HASH}"\n}}\n'
+    only_finding(in_schema(2, with_lines("model", model) + draft), "rule", words)
+    valid(with_lines("privacy", 'timing_padding { cadence = "1s" }', in_schema(2, with_lines(
+        "model", 'speculation = "hidden"'))))
+
+
 def test_no_model() -> None:
     """A policy without models serves nothing."""
     text = BASE[:BASE.index("model ")] + BASE[BASE.index("privacy {"):]
