@@ -1,8 +1,8 @@
 """A streamed answer whose events leave as parcels: it has its record before its last parcel leaves.
 
-That record is written at the end's multiple, and no sooner: who watches the disk sees the multiple,
-as does who watches the network. A receipt has the record's place, so it is made then. Where it does
-not fit into that parcel, the end is a `total` later.
+The record is written at the end's multiple, and no sooner: the disk shows the multiple, as the
+network does. A receipt has the record's place, so it is made then. Where it does not fit into that
+parcel, the end is a `total` later.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Source(Protocol):
 
     async def end(self) -> bytes:
         """Take note of the end, which is now. Returns events that are known only now; `closing`
-        knows the last ones then. What fails is kept as `error`."""
+        knows the last ones then. A failure is kept as `error`."""
 
 
 @dataclass
