@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from appliance.auditor import receipts
@@ -27,7 +29,8 @@ SAYS = {"plain": "It is as you say, and as all of them said.", "thinker": "<thin
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 5}}, "required": ["city"],
           "additionalProperties": False}
 PARCEL, HEAD, BEATS, END = 4096, 2048, 10, 5
-LISTENER = 'listen "api" {\n kind = "ra-tls"\n port = 8443\n names = ["localhost"]\n}'
+LISTENER = ('listen "api" {\n kind = "ra-tls"\n port = 8443\n names = ["localhost"]\n}\n'
+            'listen "plain" {\n kind = "tcp"\n port = 8080\n}')
 PRIVACY = ('timing_padding {\n first_token = "200ms"\n total = "2s"\n cadence = "25ms"\n}\nsize_padding = "4KiB"\n')
 LIMITS = "requests_per_minute = 1000\ntokens_per_minute = 1000000\nconcurrent_requests = 4\nprompt_tokens = 256"
 ATTEMPTS = 12  # one of which must find the machine not busy
@@ -174,6 +177,21 @@ def test_a_stream_with_a_receipt_ends_at_a_later_multiple(server: Server) -> Non
         if len(seen.records) == 2 * BEATS + 2:
             return
     pytest.fail("never at the first multiple")
+
+
+def test_official_clients_read_parcels(server: Server) -> None:
+    """Events that go on in the next parcel, cover before and after them, and a refusal as a stream."""
+    url = next(url for url in server.ready["listening"] if url.startswith("http:"))
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
+        chunks = client.chat.completions.create(**_body(CHAT, "plain"), stream=True)
+        assert SAYS["plain"] == "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        with client.responses.stream(**_body(RESPONSES, "plain")) as events:
+            assert SAYS["plain"] == events.get_final_response().output_text
+        with pytest.raises(openai.NotFoundError, match="does not exist"):
+            client.chat.completions.create(**_body(CHAT, "none"), stream=True)
+    with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as messages:
+        with messages.messages.stream(**_body(MESSAGES, "plain")) as stream:
+            assert SAYS["plain"] == stream.get_final_text()
 
 
 def test_a_stream_has_its_record_when_it_ends(server: Server) -> None:
