@@ -439,8 +439,8 @@ def listeners_apart(policy: Policy) -> Breaches:
 Rules = tuple[Callable[[Policy], Breaches], ...]
 BlockRules = tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Breaches], ...]], ...]
 POLICY_RULES: Rules = (
-    platforms, budgets, something_to_do, approvals, state_users, successors, retention, receipts, redaction, cadence, quotas,
-    tenants, inline_tenants, api_keys, listeners_apart,
+    platforms, budgets, something_to_do, approvals, state_users, successors, retention, receipts, redaction, cadence,
+    quotas, tenants, inline_tenants, api_keys, listeners_apart,
 )
 
 

@@ -1,8 +1,8 @@
 """A streamed answer whose events leave as parcels: it has its record before its last parcel leaves.
 
-That record is written at the end's multiple, and no sooner: who watches the disk sees the multiple,
-as does who watches the network. A receipt has the record's place, so it is made then. Where it does
-not fit into that parcel, the end is a `total` later.
+The record is written at the end's multiple, and no sooner: the disk shows the multiple, as the
+network does. A receipt has the record's place, so it is made then. Where it does not fit into that
+parcel, the end is a `total` later.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from appliance.api.problems import RequestError
 from appliance.service.answering import receipting, recording
 from appliance.service.delivery.parcels import Parcels
-from appliance.service.delivery.stream import AnswerStream, Collector
+from appliance.service.delivery.stream import AnswerStream, Filler
 from appliance.service.parts.exchange import Exchange
 from appliance.service.parts.wiring import Wiring
 
@@ -23,7 +23,7 @@ class CoveredAnswer:
 
     def __init__(self, service: Wiring, exchange: Exchange, answer: AnswerStream) -> None:
         self._service, self._exchange, self._answer = service, exchange, answer
-        self._collector = Collector(answer.outbox)
+        self._filler = Filler(answer.outbox)
         self._opening = answer.opening()
         self._closing: bytes | None = None
         self._split = exchange.receipt is None  # what a receipt stands between was told apart
@@ -32,7 +32,7 @@ class CoveredAnswer:
 
     async def parcels(self, size: int) -> AsyncIterator[bytes]:
         """Yield them, each at its multiple."""
-        task = asyncio.ensure_future(self._collector.run(self._answer.batches))
+        task = asyncio.ensure_future(self._filler.run(self._answer.batches))
         try:
             async for parcel in Parcels(self, self._answer.pacer, size, self._exchange.note).leave():
                 yield parcel
@@ -42,12 +42,12 @@ class CoveredAnswer:
     @property
     def error(self) -> Exception | None:
         """Why the answer does not go on."""
-        return self._lost or self._collector.error
+        return self._lost or self._filler.error
 
     @property
     def over(self) -> bool:
         """Whether no more events come but the last."""
-        return self._lost is not None or (self._collector.over and self._answer.outbox.empty
+        return self._lost is not None or (self._filler.over and self._answer.outbox.empty
                                           and (self._split or self.error is not None))
 
     def take(self) -> bytes:
@@ -56,7 +56,7 @@ class CoveredAnswer:
         events, outbox = b"", self._answer.outbox
         if not outbox.empty:
             events = self._opened() + self._answer.more()
-        if self._collector.over and outbox.empty and not (self._split or self.error):
+        if self._filler.over and outbox.empty and not (self._split or self.error):
             before, self._done = receipting.split(self._opened() + self._answer.closing())
             self._split, events = True, events + before
         return events

@@ -229,8 +229,8 @@ class Reply:
 
 
 def padded_head(status: int, headers: list[tuple[bytes, bytes]], scope: HTTPScope) -> list[tuple[bytes, bytes]]:
-    """Return headers with one more, so that the head has a multiple of `HEAD_PADDING` bytes. What
-    the server would add by itself stands there already."""
+    """Return headers with one more, so that the head has a multiple of `HEAD_PADDING` bytes. It
+    has those already that the server would add."""
     names = {name.lower() for name, _ in headers}
     if b"content-length" not in names and scope["http_version"] == "1.1":
         headers = [*headers, (b"transfer-encoding", b"chunked")]

@@ -12,7 +12,7 @@ they are longer than a parcel. A refusal leaves in the same way, with spaces for
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from appliance.service.admission.privacy import Pacer, pad_event
@@ -37,7 +37,29 @@ class Source(Protocol):
 
     async def end(self) -> bytes:
         """Take note of the end, which is now. Returns events that are known only now; `closing`
-        knows the last ones then. What fails is kept as `error`."""
+        knows the last ones then. A failure is kept as `error`."""
+
+
+@dataclass
+class _Run:
+    """Bytes that leave one behind the other. Spaces among them take no memory before they do."""
+
+    before: bytes = b""
+    spaces: int = 0
+    after: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.before) + self.spaces + len(self.after)
+
+    def take(self, nbytes: int) -> bytes:
+        """Take so many from the front."""
+        taken, self.before = self.before[:nbytes], self.before[nbytes:]
+        blank = min(self.spaces, nbytes - len(taken))
+        self.spaces -= blank
+        taken += b" " * blank
+        rest = nbytes - len(taken)
+        taken, self.after = taken + self.after[:rest], self.after[rest:]
+        return taken
 
 
 @dataclass
@@ -49,7 +71,7 @@ class Parcels:
     size: int
     note: Callable[[bytes], bytes]
     _held: bytes = b""  # events that leave next, or what is left of them
-    _last: bytes = b""  # the last events, in whole parcels
+    _last: _Run = field(default_factory=_Run)  # the last events, in whole parcels
     _noted = False      # the end is
 
     async def leave(self) -> AsyncIterator[bytes]:
@@ -62,7 +84,7 @@ class Parcels:
             whole = (left + 1 - len(self._last) // self.size) % self.pacer.beats == 0
             begun = begun or (bool(self._last) and not self._held and whole)
             if begun:
-                parcel, self._last = self._last[:self.size], self._last[self.size:]
+                parcel = self._last.take(self.size)
             else:
                 parcel, self._held = self._held[:self.size], self._held[self.size:]
                 parcel += cover(self.size - len(parcel))
@@ -76,15 +98,26 @@ class Parcels:
         if not (whole and self.source.over):
             return
         if self.source.closing() is None and not (left or self._held):
-            self._held, self._noted = await self.source.end(), True
+            made, self._noted = await self.source.end(), True
+            self._stretch(made, self.source.closing() or b"")
+            return
         closing = self.source.closing()
         if closing is None:
             return
         missing = self.size - len(self._held) - len(closing)
         if left or missing < 0:
-            self._last = pad_event(closing, self.size)
+            self._last = _Run(pad_event(closing, self.size))
         else:
-            self._held, self._last = b"", self._held + cover(missing) + closing
+            self._held, self._last = b"", _Run(self._held + cover(missing) + closing)
+
+    def _stretch(self, made: bytes, closing: bytes) -> None:
+        """Fill the parcels from now to the end, which may be now. A receipt is followed by no
+        more than one comment: verifiers refuse another."""
+        room, nbytes = self.size, len(made) + len(closing)
+        while room < nbytes or room == nbytes + 1:  # the shortest comment has two bytes
+            room += self.size * self.pacer.beats
+        comment = (b":", b"\n") if room > nbytes else (b"", b"")
+        self._last = _Run(made + comment[0], max(0, room - nbytes - 2), comment[1] + closing)
 
     def _note(self, parcel: bytes) -> bytes:
         return parcel if self._noted else self.note(parcel)

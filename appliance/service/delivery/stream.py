@@ -43,7 +43,7 @@ async def awake(batches: AsyncIterator[Leaving], pacer: Pacer) -> AsyncIterator[
 
 
 @dataclass
-class Collector:
+class Filler:
     """Fills an outbox with batches as they come."""
 
     outbox: Outbox
@@ -104,23 +104,23 @@ class AnswerStream:
     async def _events_on_grid(self) -> AsyncIterator[bytes]:
         """The head on a multiple of the grid, and from the first token on one event of each choice
         on each multiple, until the answer may end."""
-        pacer, collector, opening, due_end = self.pacer, Collector(self.outbox), self.opening(), None
-        task = asyncio.ensure_future(collector.run(self.batches))
+        pacer, filler, opening, due_end = self.pacer, Filler(self.outbox), self.opening(), None
+        task = asyncio.ensure_future(filler.run(self.batches))
         try:
             await pacer.until(pacer.next_tick())
-            if not collector.first.is_set():
+            if not filler.first.is_set():
                 yield HEAD
-                async for _ in collector.due(pacer):
+                async for _ in filler.due(pacer):
                     yield COMMENT
                 await pacer.until(pacer.next_tick())
             while True:
                 parts = self.outbox.take(EVENT_BYTES)
-                over = collector.over and self.outbox.empty
+                over = filler.over and self.outbox.empty
                 yield opening + self.shape.more(parts, paced=True)
                 opening = b""
                 if over and due_end is None:
-                    if collector.error is not None:
-                        raise collector.error
+                    if filler.error is not None:
+                        raise filler.error
                     due_end = pacer.end()
                 tick = pacer.next_tick()
                 if due_end is not None and tick > due_end - pacer.timing.first_token / 2:

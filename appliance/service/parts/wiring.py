@@ -101,7 +101,7 @@ class Wiring:
 
     @property
     def parcel(self) -> int | None:
-        """What leaves of a stream at each multiple has so many bytes; None: as many as there are."""
+        """Each parcel of a stream has so many bytes; None: streams do not leave in parcels."""
         return self.padding if self.timing.cadence else None
 
     def substitutions_in(self, place: str) -> tuple[Rule, ...]:

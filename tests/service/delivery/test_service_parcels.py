@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -129,15 +130,17 @@ def test_the_end_is_noted_before_the_last_parcel_alone() -> None:
         assert [PER_TOTAL - 1] == source.noted
 
 
-@pytest.mark.parametrize(("made", "parcels_more"), [(0, 0), (60, 0), (900, PER_TOTAL)])
+@pytest.mark.parametrize(("made", "parcels_more"), [
+    (0, 0), (60, 0), (SIZE - 8 - 14, 0), (SIZE - 8 - 15, PER_TOTAL), (SIZE - 8 - 16, 0), (900, PER_TOTAL)])
 def test_events_that_are_made_at_the_end(made: int, parcels_more: int) -> None:
-    """They follow the text without cover between, and the last events wait for the next multiple if need be."""
+    """They follow the text at once. The last events wait for the next multiple if need be, after one comment."""
     source = Script([_event(20)], _event(6, "z"), made=_event(made, "y") if made else b"", known=False)
     found = _leave(source)
     assert ["x" * 20, *(["y" * made] if made else []), "z" * 6] == _read(found)
     assert (PER_TOTAL + parcels_more, [PER_TOTAL - 1]) == (len(found), source.noted)
     if made:
-        assert found[PER_TOTAL - 1][1].startswith(_event(made, "y")[:SIZE])
+        sent = b"".join(parcel for _, parcel in found[PER_TOTAL - 1:])
+        assert re.fullmatch(_event(made, "y") + rb"(: *\n)?" + _event(6, "z"), sent)
 
 
 @pytest.mark.parametrize("last", [20, 700])
