@@ -109,7 +109,7 @@ def _repetitive(make: Maker, secret: bool) -> Asked:
 
 
 def _tool(make: Maker, secret: bool) -> Asked:
-    choice: Any = {"type": "function", "function": {"name": "look_up"}} if secret else "none"
+    choice: Any = {"type": "function", "function": {"name": "look_up"}} if secret else "auto"
     return Asked(make.chat(f"Look up {_words(make.draw, 1)}.", tools=[_TOOL], tool_choice=choice, max_tokens=LONG))
 
 
@@ -131,7 +131,7 @@ PAIRS: dict[str, Callable[[Maker, bool], Asked]] = {
     "cached": _cached,  # a text that was not asked before, or one that was
     "refused": _refused,  # answered, or refused
     "repetitive": _repetitive,  # words in any order, or one word again and again
-    "tool": _tool,  # text, or a call of a tool
+    "tool": _tool,  # a tool that may be called, or one that must be
     "schema": _schema,  # free text, or a constrained answer
     "neighbour": _neighbour,  # an idle neighbour, or a busy one
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -59,7 +60,8 @@ def judge(tables: Mapping[Cell, Table], work: Path,
     with tempfile.TemporaryDirectory(prefix="leakage-") as folder:
         there, back = Path(folder) / "tables.npz", Path(folder) / "answers.npz"
         np.savez(there, **arrays(named))
-        with subprocess.Popen([program, "-m", "benchmarks.leakage.classifiers", there, back], cwd=ROOT,
+        alone = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # tables are too small for more
+        with subprocess.Popen([program, "-m", "benchmarks.leakage.classifiers", there, back], cwd=ROOT, env=alone,
                               stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:

@@ -32,7 +32,7 @@ privacy {
     cadence     = "50ms"  # a pass of one size at each multiple, whether there is work or not
   }
 
-  size_padding         = "4KiB" # larger than the text of an interval, so that all events have one size
+  size_padding         = "8KiB" # a receipt fits as well, so that it leaves with the last text
   token_count_rounding = 64     # as many as `generation_tokens`: one class
 
   redaction { fields = ["user", "metadata"] }
