@@ -74,9 +74,9 @@ class Bench:
         self._going = False
         self.long_done = 0
 
-    def _pass(self) -> Any:
+    def _pass(self, *plan: Any) -> Any:
         self.passes += 1
-        return self._run()
+        return self._run(*plan)
 
     def _request(self, prompt: int, tokens: int) -> GenerationRequest:
         ids = self._draw.integers(3, self._engine.tokenizer.vocab_size, prompt).tolist()

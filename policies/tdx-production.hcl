@@ -71,7 +71,7 @@ model "assistant" {
   access_pattern      = "hidden"
   context_length      = 8192
   kv_cache            = "q8"
-  draft_model         = "draft"
+  speculation         = "hidden" # guesses free a place earlier, and show nowhere
   context_shift       = false
   session_persistence = true
 
@@ -96,25 +96,21 @@ model "assistant" {
   }
 }
 
-model "draft" {
-  file              = "draft-160m.Q4_0.gguf"
-  sha256            = "5e0d9c8b7a6f5e4d3c2b1a0998877665544332211ffeeddccbbaa99887766554"
-  streaming_decrypt = "auto"
-}
-
 privacy {
   timing_padding {
     first_token = "500ms"
     total       = "2s"
     jitter      = "50ms"
+    cadence     = "500ms" # a pass of one size at each multiple; `appliance plan-memory` says what it costs
   }
 
-  size_padding         = "1KiB"
+  size_padding         = "4KiB"
   token_count_rounding = 64
   auditor_key          = "x25519:4f2a1b3c5d6e7f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f708"
 
   redaction {
-    fields = ["user", "metadata"]
+    fields    = ["user", "metadata"]
+    detectors = ["credit-card", "email", "iban", "ip-address", "national-id", "phone", "secret"]
 
     pattern "case-number" {
       regex       = "\\bCASE-[0-9]{6,10}\\b"
@@ -130,7 +126,7 @@ privacy {
 
 limits {
   prompt_tokens       = 6000
-  generation_tokens   = 1024
+  generation_tokens   = 512
   concurrent_requests = 64
   queued_requests     = 256
   first_token_timeout = "30s"

@@ -5,6 +5,8 @@ A record of each request would let a stranger, who needs no API key to send many
 disk. So requests without a key are counted, and one record a minute has the counts. So are those
 that cost a key nothing and come in plenty. Counts are by words of closed sets: the memory is
 bounded, however many come.
+
+Passes that ended after their interval are counted here as well, by their models.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 CONNECTIONS = ("handshake", "late", "refused")  # a handshake that failed, a head that did not come, one too many
 MOST_TENANTS = 192  # of one record, so that no line is too long
 _ANSWERED, _REFUSED, _TENANT, _CONNECTION, _EXCEPTION = "answered", "refused", "tenants", "connections", "exceptions"
+_LATE = "late_passes"
 
 Kinds = Counter[tuple[str, ...]]
 
@@ -44,6 +47,10 @@ class CountedRequests:
     def exception(self) -> None:
         """Count an exception that gets no record of its own."""
         self._add((_EXCEPTION,))
+
+    def late(self, model: str) -> None:
+        """Count a pass that ended after its interval, by its model."""
+        self._add((_LATE, model))
 
     def take(self) -> list[Portion]:
         """Take all counts; none where nothing was counted."""

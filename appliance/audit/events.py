@@ -77,8 +77,9 @@ def schema(words: Vocabularies, version: int = 1) -> Schema:
 
 def of_version_3(words: Vocabularies) -> Schema:
     """The events of version 3 that version 2 lacks, and its further fields of the others: who asked
-    for a change, by which request."""
+    for a change, by which request; passes of models that were late."""
     return {**{event: {"request": REQUEST_ID, "tenant?": words.tenants} for event in ASKED},
+            "requests.counted": {"late_passes?": CountByWord(words.models)},
             "tenants.replaced": {
                 "tenants": Integer(), "list_version": Integer(), "revoked": Integer(), "generation": Integer(),
                 "tenant": words.tenants, "request": REQUEST_ID}}

@@ -13,6 +13,7 @@ from appliance.boot import auditing, checks, identity
 from appliance.boot.placement.bind import bind
 from appliance.boot.planning import budget
 from appliance.boot.running import declared, load
+from appliance.boot.running.interval import interval_of
 from appliance.boot.selftest import run
 from appliance.boot.under_way import UnderWay
 from appliance.keys import policy_keys
@@ -117,7 +118,8 @@ def models(way: UnderWay) -> None:
             running[model.name] = load.load(model, way.catalogue.of(model), load.Loading(
                 policy.limits, way.steps.counter("bytes"), tested=way.formats, key=way.keys.get(model.name),
                 kernels=way.table, draft=running.get(model.draft_model or ""), share=way.division.shares[model.name],
-                plaintext_budget=load.plaintext_left(policy, running), users=load.users(policy, model)))
+                plaintext_budget=load.plaintext_left(policy, running), users=load.users(policy, model),
+                interval=interval_of(policy)))
             way.audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
         way.sessions = open_sessions(policy, way.disk, running, partial(auditing.write_failed_sessions, way.audit))
         if way.sessions is not None:

@@ -15,6 +15,7 @@ from appliance.attestation import keyfile
 from appliance.attestation.binding import parse_nonce
 from appliance.auditor import held
 from appliance.auditor.archive import zipped
+from appliance.auditor.archive.manifest import lacking
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims import controls
 from appliance.auditor.claims.case import Given, LackingError
@@ -53,6 +54,7 @@ def add_arguments(actions: Any) -> None:
             ("--extract", "records with proofs, as `appliance audit export` prints them"),
             ("--held", "a checkpoint that was kept outside of the log"),
             ("--receipt", "a receipt, or an answer that ends with one"),
+            ("--leakage", "a table of `python -m benchmarks.leakage`: what an onlooker can tell"),
             ("--controls", "a mapping of controls of your own")):
         make.add_argument(option, metavar="FILE", type=Path, action="append", default=[],
                           help=f"{text}; may be repeated")
@@ -150,12 +152,12 @@ def _write(args: argparse.Namespace) -> int:
     begun = time.monotonic()
     found = gather.members(Files(
         args.policy, args.approvals, args.measurements, None, args.sbom, args.provenance, args.releases, args.bundle,
-        args.evidence, args.collateral, args.health, args.log, args.extract, args.held, args.receipt, args.controls))
+        args.evidence, args.collateral, args.health, args.log, args.extract, args.held, args.receipt, args.controls,
+        args.leakage))
     data, findings = judge.written(found, _given(args))
     keyfile.write_whole(args.output, data)
     failed = [each for each in findings.values() if each.outcome == "fails"]
-    missing = [kind.what for kind in BY_NAME.values() if kind.name not in ("report", "controls") and not any(
-        map(kind.holds, found))]
+    missing = [BY_NAME[name].what for name in lacking(found) if name not in ("report", "controls")]
     if args.json:
         print(json.dumps({
             "pack": str(args.output), "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(),

@@ -17,7 +17,9 @@ from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import mebibytes, needed, there
 from appliance.boot.planning.rates import Rates
 from appliance.boot.planning.shape import ShapeCatalogue
-from appliance.boot.planning.speed import plan, speeds
+from appliance.boot.planning.speed import Speed, plan, speeds
+from appliance.boot.running.interval import interval_of
+from appliance.boot.running.price import Price, prices
 from appliance.cli import numbers
 from appliance.errors import BootError
 from appliance.kernels.runtime import quota
@@ -41,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "if less)")
     parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 unknown: a model is missing or cannot run here"
+    parser.epilog = ("exit codes: 0 it fits, 1 it does not, or a cadence does not hold,\n"
+                     "2 unknown: a model is missing or cannot run here")
 
 
 def _named(text: str) -> tuple[str, Path]:
@@ -78,13 +81,15 @@ def run(args: argparse.Namespace) -> int:
     found = plan(policy, catalogue, budget.room(policy) if args.memory is None else args.memory << 20)
     measured = None if args.no_speed or found.refusal else _measured(files, shapes)
     expected = [] if measured is None else speeds(policy, catalogue, found, measured)
+    paid = [] if measured is None else _prices(policy, catalogue, found, measured, expected)
+    late = any(price.refusal for price in paid)
     later = [] if found.refusal else list(_on_demand(policy, catalogue, found))
     if args.json:
         print(json.dumps({**asdict(found), "nbytes": found.nbytes,
                           "rates": None if measured is None else asdict(measured),
                           "speeds": [asdict(speed) for speed in expected], "on_demand": later,
-                          "warnings": odd}, indent=2))
-        return int(found.refusal is not None)
+                          "cadence": [asdict(price) for price in paid], "warnings": odd}, indent=2))
+        return int(found.refusal is not None or late)
     for line in found.lines:
         print(f"{mebibytes(line.nbytes):>12}  {line.what}")
     print(f"{needed(found.nbytes):>12}  together")
@@ -104,11 +109,30 @@ def run(args: argparse.Namespace) -> int:
               f"{mebibytes(speed.resident_nbytes)} of resident weights and streams "
               f"{mebibytes(speed.streamed_nbytes)}{where if speed.read_nbytes else ''}; takes "
               f"{mebibytes(speed.memory_nbytes)}, and {mebibytes(speed.encrypted_nbytes)} of weights stay encrypted")
+    for price in paid:
+        print(f"{price.model}: cadence does not hold: {price.refusal}" if price.refusal else _described(price))
     for each in later:
         print(f"{each['model']}: on demand: {each['refusal'] or 'fits beside what the boot loads'}")
     if found.refusal is not None:
         print(f"does not fit: {found.refusal}")
-    return int(found.refusal is not None)
+    return int(found.refusal is not None or late)
+
+
+def _prices(policy: Policy, catalogue: Catalogue, found: Division, measured: Rates,
+            expected: list[Speed]) -> list[Price]:
+    """Return the price of each model's cadence; none where the policy has none."""
+    interval = interval_of(policy)
+    return [] if interval is None else [
+        *prices(policy, catalogue, found, measured, expected, interval, quota.cpus())]
+
+
+def _described(price: Price) -> str:
+    """Return the price of a cadence for people."""
+    slow, fast = price.prompt_tokens_per_second
+    return (f"{price.model}: cadence: about {price.rows} rows a pass, which takes {1000 * price.pass_seconds:.0f} ms: "
+            f"{_two_digits(price.tokens_per_second)} tokens/s for each of {price.answers} answers, prompts at "
+            f"{_two_digits(slow)} to {_two_digits(fast)} tokens/s; about {_two_digits(price.core_seconds_an_hour)} "
+            "core-seconds an hour, whether or not there is work")
 
 
 def _on_demand(policy: Policy, catalogue: Catalogue, found: Division) -> Iterator[dict[str, str | None]]:

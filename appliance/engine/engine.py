@@ -7,6 +7,7 @@ answers). One of them at a time.
 
 from __future__ import annotations
 
+import statistics
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -14,9 +15,12 @@ from dataclasses import dataclass
 from appliance.constraint.compiler import Compiler
 from appliance.engine.batch.batcher import Batcher
 from appliance.engine.batch.draft import Drafter
+from appliance.engine.batch.fixed_pass import DUMMY_TOKEN, FixedPass
+from appliance.engine.batch.plan import Plan
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
+from appliance.engine.decode.sampler import Sampling
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
@@ -25,7 +29,7 @@ from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
 from appliance.engine.forward.persistence import ARITHMETIC, Shelf, ShelfPages
 from appliance.engine.forward.prefixes import Prefixes
-from appliance.engine.forward.seats import Seats
+from appliance.engine.forward.seats import Seats, dummy_seats
 from appliance.errors import EngineError
 from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime import table
@@ -34,6 +38,8 @@ from appliance.models.sources.source import TileSource
 from appliance.secure import interrupts, stacks
 from appliance.text import tokenizer
 from appliance.text.tokenizer import Tokenizer
+
+_TIMES = 3  # a pass that is timed runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class EngineOptions:
     speculate: bool = True  # guess tokens from the text before them, and from a draft model
     rows: int = ROWS  # most rows of a pass, in proportion to which buffers are made
     prefix_nbytes: int = 0  # of keys and values of earlier texts, beside those of the slots
+    steady: bool = False  # passes may have one size: dummy rows have seats
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class EngineParts:
     scratch: Scratch
     drafter: Drafter | None = None
     prefix_pages: int = 0  # of the cache, for earlier texts
+    dummies: tuple[int, ...] = ()  # positions of each seat of dummy rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +92,13 @@ class Engine:
         """Positions beyond those of the file, with the number that these were."""
         self._source, self._forward, self._cache, self._pool = source, parts.forward, parts.cache, parts.pool
         self._scratch, self._drafter = parts.scratch, parts.drafter
-        self._batcher = Batcher(parts.forward, Seats(parts.cache, parts.forward.boundary), speculate=speculate,
-                                drafter=parts.drafter)
+        self._seats = Seats(parts.cache, parts.forward.boundary, parts.dummies)
+        self._batcher = Batcher(parts.forward, self._seats, speculate=speculate, drafter=parts.drafter)
+        self.pass_rows: int | None = None
+        """Rows of each pass, where all have as many: see `fix`."""
         self.keeps_prefixes = parts.prefix_pages > 0
         """Whether there is room for pages of earlier texts."""
-        self._prefix_pages = parts.prefix_pages
+        self._prefix_pages, self._dummy_pages = parts.prefix_pages, sum(map(pages_of, parts.dummies))
         self._use = threading.Lock()
         self._open = True
 
@@ -111,8 +121,9 @@ class Engine:
         try:
             context = shape.context(options.context_length)
             prefix_pages = options.prefix_nbytes // page_nbytes(shape, options.kv_cache)
-            cache = KVCache(shape, options.slots, context, options.kv_cache,
-                            options.slots * pages_of(context) + prefix_pages)
+            dummies = dummy_seats(options.rows, context) if options.steady else ()
+            cache = KVCache(shape, options.slots + len(dummies), context, options.kv_cache,
+                            options.slots * pages_of(context) + prefix_pages + sum(map(pages_of, dummies)))
             scratch = Scratch(words.vocab_size, kernels)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             drafter = None if draft is None or not options.speculate else Drafter.open(
@@ -124,7 +135,7 @@ class Engine:
                 forward.release()
             stacks.wipe()
             raise
-        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter, prefix_pages),
+        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter, prefix_pages, dummies),
                      speculate=options.speculate)
         if options.rope is not None and shape.rope is not None:
             engine.rope = Extension(shape.rope.factor, shape.rope.original_context)
@@ -138,12 +149,12 @@ class Engine:
     @property
     def slots(self) -> int:
         """Texts that the cache has room for."""
-        return self._cache.slots
+        return self._cache.slots - len(self._seats.dummies)
 
     @property
     def pages(self) -> int:
         """Pages of keys and values for answers in progress."""
-        return self._cache.pages - self._prefix_pages
+        return self._cache.pages - self._prefix_pages - self._dummy_pages
 
     @property
     def prefix_pages(self) -> int:
@@ -153,9 +164,49 @@ class Engine:
     @property
     def concurrent(self) -> int:
         """Answers that can run at the same time: each has a slot, and a row with logits in every
-        pass."""
-        limits = self._forward.boundary.limits
-        return min(self.slots, limits.wanted, limits.rows)
+        pass. Where passes have one size, a row stays for prompts."""
+        limits, prompts = self._forward.boundary.limits, 1 if self._seats.dummies else 0
+        return min(self.slots, limits.wanted, limits.rows - prompts)
+
+    @property
+    def row_bounds(self) -> tuple[int, int]:
+        """Fewest and most rows of passes of one size: one for each answer and one for a prompt, at
+        least."""
+        return self.concurrent + 1, self._forward.boundary.limits.rows
+
+    def fix(self, rows: int) -> None:
+        """Have so many rows in each pass from now on, dummy rows among them, also where no answer
+        is in progress. EngineError where the engine was not opened for that."""
+        least, most = self.row_bounds
+        if not self._seats.dummies or not least <= rows <= most:
+            raise EngineError(f"passes of {rows} rows each; allowed: {least}..{most}, of a steady engine")
+        self.pass_rows = rows
+        self._batcher.fix(self._fixed(rows))
+
+    def _fixed(self, rows: int) -> FixedPass:
+        return FixedPass(rows, self.concurrent, self._seats.dummies, self.context)
+
+    def pass_seconds(self, rows: int) -> float:
+        """Time a pass of so many rows at its dearest: those of answers, and of their prompts, are
+        at the end of full contexts, and a token is drawn for each answer. The engine must be idle;
+        nothing of it stays."""
+        batcher, answers, plan = self.acquire(), self.concurrent, Plan()
+        try:
+            request = GenerationRequest((DUMMY_TOKEN,), 1 + _TIMES, Sampling(temperature=1.0), ignore_end=True)
+            drawn = [self.generation(request) for _ in range(answers)]
+            with self._seats.claim([self.context] * answers) as slots:
+                for index, slot in enumerate(slots):
+                    count = min(rows // answers + (index < rows % answers), self.context)
+                    self._seats.pretend(slot, self.context)
+                    plan.add_rows(slot, self.context - count, [DUMMY_TOKEN] * count, 1)
+                self._fixed(rows).fill(plan)
+                batcher.time(plan, drawn)  # touches memory for the first time
+                seconds = statistics.median(batcher.time(plan, drawn) for _ in range(_TIMES))
+            for slot in slots:
+                self._seats.give_back(slot)
+            return seconds
+        finally:
+            self._use.release()
 
     @property
     def threads(self) -> int:

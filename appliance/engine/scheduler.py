@@ -12,23 +12,32 @@ its last end with `End`. Where a request was cancelled while it waited, that one
 the thread of another that needs its room. It must return at once (hand the events to an event loop
 or a queue). After an error in the engine the handle gets `on_error` instead of a last advance.
 
+With a *cadence* a pass begins at each multiple of an interval, whether or not there is work. All
+passes have one size (`batch.fixed_pass`). What a pass gives is delivered at the next multiple.
+
 Safe to use from any thread.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from appliance.engine.batch.batcher import Batcher
+from appliance.engine.batch.batcher import Advances, Batcher
+from appliance.engine.batch.plan import Plan
 from appliance.engine.batch.sequence import Sequence
+from appliance.engine.beat import Beat
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
 from appliance.engine.engine import Engine
 from appliance.engine.forward.persistence import Shelf
 from appliance.engine.handle import Handle, OnAdvance, OnError, OnStart
+from appliance.engine.outbox import NOWHERE, Outbox
 from appliance.engine.queue import RequestQueue
 from appliance.errors import CapacityError, EngineError, ModelError
+
+LEAD, LEAD_PART = 0.01, 16  # seconds before a multiple at which its pass is planned; at most one part in so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +53,8 @@ class Scheduler:
 
     def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128,
                  tenants: Collection[str] | None = None, weights: Mapping[str, int] | None = None,
-                 prefix_lifetime: float | None = None, shelf: Shelf | None = None) -> None:
+                 prefix_lifetime: float | None = None, shelf: Shelf | None = None, cadence: float | None = None,
+                 hidden: bool = False, on_late: Callable[[], None] = lambda: None) -> None:
         """`concurrent`: answers running at the same time (at most, and by default, what the engine
         can); `queue`: requests that may wait; `tenants` that may ask (None: not known). Starts the
         engine's thread.
@@ -52,9 +62,15 @@ class Scheduler:
         `weights`: turns in a row and parts of a pass of a tenant; 1 for a tenant that is not there.
 
         `prefix_lifetime`: seconds for which pages of texts are kept after their last use; None
-        keeps none. `shelf`: where they outlive the engine."""
+        keeps none. `shelf`: where they outlive the engine.
+
+        `cadence`: seconds from one pass to the next, for an engine whose passes have one size; None:
+        as fast as it goes. `hidden`: guesses show in no answer's times, which needs a cadence.
+        `on_late` is called in the engine's thread for each pass that ends after its interval."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
+        if (hidden and cadence is None) or (cadence is not None and (cadence <= 0 or engine.pass_rows is None)):
+            raise EngineError("a cadence is above 0 s, of passes of one size; guesses are hidden by a cadence alone")
         self._engine = engine
         self._batcher: Batcher = engine.acquire()
         self._concurrent = min(concurrent or engine.concurrent, engine.concurrent)
@@ -63,6 +79,9 @@ class Scheduler:
         self._batcher.planner.share_by(self._queue.weights)
         self._divided = True  # whether the batcher knows the tenants as they are now
         self._change = threading.Condition()
+        self.beat = None if cadence is None else Beat(cadence, on_late=on_late)
+        """The multiples at which passes begin; None without a cadence."""
+        self._outbox = Outbox(held=cadence is not None, singly=hidden)
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         try:
@@ -146,6 +165,7 @@ class Scheduler:
             while self._turn():
                 pass
         finally:
+            self._outbox.release(everything=True)
             self._engine.release()
 
     def _turn(self) -> bool:
@@ -157,7 +177,10 @@ class Scheduler:
             self._divide()
             self._drop_cancelled()
             self._batcher.texts.expire()
-            self._pass()
+            if self.beat is not None:
+                self._keep_time(self.beat)
+            elif self._queue.running:
+                self._pass()
         except Exception as error:  # noqa: BLE001
             self._fail(_internal(error))
         return True
@@ -172,17 +195,40 @@ class Scheduler:
         self._batcher.texts.divide(tenants)
 
     def _admit(self) -> bool:
-        """Wait for work and move requests from the queue to free slots; False when all is done."""
+        """Wait for work, but under a cadence, and move requests from the queue to free slots; False
+        when all is done."""
         with self._change:
-            while self._divided and self._queue.idle and not self._closing:
+            while self.beat is None and self._divided and self._queue.idle and not self._closing:
                 self._change.wait(self._batcher.texts.expire())
             if self._closing:
                 for each in self._queue.handles():
                     each.cancel()
-        while (handle := self._take()) is not None:
-            self._start(handle)
+        self._start_waiting()
         with self._change:
             return not (self._queue.empty and self._closing)
+
+    def _keep_time(self, beat: Beat) -> None:
+        """Run a pass at the next multiple, whether or not there is work. What the pass before it
+        gave is delivered then. A pass is planned a little before, so that it begins in time."""
+        beat.settle()
+        lead = min(LEAD, beat.interval / LEAD_PART)
+        while (left := beat.left - lead) > 0:
+            with self._change:
+                if self._closing:
+                    self._outbox.release(everything=True)
+                    return
+                self._change.wait(left)
+            self._start_waiting()
+        plan = self._batcher.plan()
+        time.sleep(max(beat.left, 0.0))
+        beat.begin()
+        self._outbox.release()
+        self._pass(plan)
+
+    def _start_waiting(self) -> None:
+        """Give requests whose turn it is the slots that are free."""
+        while (handle := self._take()) is not None:
+            self._start(handle)
 
     def _take(self) -> Handle | None:
         with self._change:
@@ -208,7 +254,8 @@ class Scheduler:
         """End cancelled answers, running or waiting."""
         for running, handle in list(self._queue.running.values()):
             if handle.cancelled:
-                handle.drop(self._forsake(handle))
+                for each in self._forsake(handle):
+                    self._outbox.put(handle, NOWHERE, each.cancel())
                 self._finish(running, handle, running.generation.cancel())
         self._drop_waiting()
 
@@ -224,15 +271,17 @@ class Scheduler:
         with self._change:
             return self._queue.forsake(handle)
 
-    def _pass(self) -> None:
+    def _pass(self, plan: Plan | None = None) -> None:
         """One pass of the engine over all running answers."""
-        if not self._queue.running:
-            return
         try:
-            advances = self._batcher.run()
+            advances = self._batcher.run(plan)
         except (EngineError, ModelError) as error:  # ModelError: a streamed model whose disk fails or lies
             self._fail(error)
             return
+        self._settle(advances)
+
+    def _settle(self, advances: Advances) -> None:
+        """Hand over what a pass gave, and end the answers that are complete."""
         for sequence, advance in advances:
             running, handle = self._queue.running.get(sequence.slot, (None, None))
             if running is not sequence or handle is None:
@@ -241,8 +290,8 @@ class Scheduler:
                 self._fail_all(handle, advance.error)
             elif advance.finish_reason is not None:
                 self._finish(sequence, handle, advance)
-            elif not handle.deliver(advance):
-                handle.cancel()
+            else:
+                self._outbox.put(handle, sequence.slot, advance)
 
     def _finish(self, sequence: Sequence, handle: Handle, advance: Advance) -> None:
         """End an answer. The last running answer of a request leaves its slot, and the prompt in
@@ -253,9 +302,9 @@ class Scheduler:
                 self._queue.follow(handle, following)
         else:
             self._remove(sequence, handle)
-        handle.deliver(advance)
+        self._outbox.put(handle, sequence.slot, advance)
         if not handle.running and not handle.waiting:
-            handle.end()
+            self._outbox.end(handle)
 
     def _remove(self, sequence: Sequence, handle: Handle) -> None:
         self._batcher.remove(sequence)
@@ -277,7 +326,7 @@ class Scheduler:
         self._forsake(handle)
         for each in list(handle.running):
             self._remove(each, handle)
-        handle.fail(error)
+        self._outbox.fail(handle, error)
 
 
 def _internal(error: Exception) -> EngineError:

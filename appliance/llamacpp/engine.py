@@ -230,7 +230,7 @@ class LlamaCpp:
 
 
 def open_foreign(source: ForeignSource, *, context_length: int, slots: int, rows: int,
-                 threads: int | None = None) -> Engine:
+                 threads: int | None = None, speculate: bool = True) -> Engine:
     """Return an engine on llama.cpp, with `rows` tokens a pass. Errors as `Engine.open`."""
     words = tokenizer.load(source.metadata)
     name = str(source.metadata.get("general.architecture"))
@@ -243,4 +243,4 @@ def open_foreign(source: ForeignSource, *, context_length: int, slots: int, rows
     # Not our classes, but all that the engine uses of them.
     parts = EngineParts(cast(Architecture, _Shape(state.vocabulary)), cast(Forward, state), cast(KVCache, state),
                         cast(Pool, _Threads(used)), words, Scratch(words.vocab_size, table.load()))
-    return Engine(source, parts)
+    return Engine(source, parts, speculate=speculate)

@@ -24,6 +24,7 @@ from appliance.policy.schema import OPERATOR_PROVIDERS, KeySource, Listener, Mod
 from appliance.policy.schema.identifiers import KEY_COMMAND
 
 MAX_SOCKET_PATH = 107  # bytes: sun_path of unix(7), with the zero at its end
+LEAST_PARCEL = 1024  # bytes that leave of a stream at once: an event's own words take up to half of them
 ESSENTIAL_FIELDS = frozenset({"messages", "messages.role", "messages.content", "messages.content.type",
                               "messages.content.text", "prompt", "model", "stream", "max_tokens"})
 
@@ -148,6 +149,30 @@ def redaction(policy: Policy) -> Breaches:
                           "leave it out; patterns change the text itself")
 
 
+def cadence(policy: Policy) -> Breaches:
+    """Passes at fixed times hide nothing where the times and sizes of answers show it."""
+    times, size = policy.privacy.timing_padding, policy.privacy.size_padding_bytes
+    if times is None or not times.cadence_ms:
+        return
+    place: Path = ("privacy", "timing_padding", "cadence")
+    shown = "a cadence hides how long an answer is, which its {} would tell"
+    for name, grid, what in (("first_token", times.first_token_ms, "events"), ("total", times.total_ms, "end")):
+        if not grid:
+            yield Breach(place, f"cadence stands without {name}: {shown.format(what)}",
+                         f"add {name} to timing_padding", since=2)
+    if times.first_token_ms and times.total_ms % times.first_token_ms:
+        fitting = -(-times.total_ms // times.first_token_ms) * times.first_token_ms
+        yield Breach((*place[:2], "total"), "total is not a multiple of first_token: with a cadence, answers end where "
+                     "an event leaves", f'write total = "{fitting}ms"', since=2)
+    if size is None:
+        yield Breach(place, f"cadence stands without size_padding: {shown.format('sizes')}",
+                     'add size_padding = "4KiB" to privacy', since=2)
+    elif size < LEAST_PARCEL:
+        yield Breach((*place[:1], "size_padding"), f"{quantity(size, 'byte')} have no room for an event and its text: "
+                     "with a cadence, so many leave at each multiple of first_token",
+                     f'write size_padding = "{LEAST_PARCEL >> 10}KiB" or more', since=2)
+
+
 def quotas(policy: Policy) -> Breaches:
     """A request that uses its limits fully must fit into the quotas."""
     limits = policy.limits
@@ -221,6 +246,18 @@ def draft(model: Model, policy: Policy) -> Breaches:
         yield Breach(("draft_model",), f'there is no model "{model.draft_model}"',
                       f'add model "{model.draft_model}" {{ ... }}', f"other models: {', '.join(names) or 'none'}",
                       name=model.draft_model, names=tuple(names))
+
+
+def speculation(model: Model, policy: Policy) -> Breaches:
+    """Guesses are hidden in passes at fixed times. A draft model is asked as often as it pays."""
+    padding = policy.privacy.timing_padding
+    if model.speculation == "hidden" and (padding is None or not padding.cadence_ms):
+        yield Breach(("speculation",), '"hidden" needs passes at a fixed interval, and there is no cadence',
+                      'add timing_padding { cadence = "200ms" } to privacy, or write speculation = "off"')
+    if model.speculation != "on" and model.draft_model is not None:
+        yield Breach(("draft_model",), f'a draft model makes guesses, and speculation is "{model.speculation}"',
+                      'leave out draft_model, or write speculation = "on"',
+                      "passes of a draft model cannot be hidden: they are run where guesses pay")
 
 
 def changeable(model: Model, policy: Policy) -> Breaches:
@@ -402,8 +439,8 @@ def listeners_apart(policy: Policy) -> Breaches:
 Rules = tuple[Callable[[Policy], Breaches], ...]
 BlockRules = tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Breaches], ...]], ...]
 POLICY_RULES: Rules = (
-    platforms, budgets, something_to_do, approvals, state_users, successors, retention, receipts, redaction, quotas,
-    tenants, inline_tenants, api_keys, listeners_apart,
+    platforms, budgets, something_to_do, approvals, state_users, successors, retention, receipts, redaction, cadence,
+    quotas, tenants, inline_tenants, api_keys, listeners_apart,
 )
 
 
@@ -428,7 +465,7 @@ def _listeners(policy: Policy) -> Iterable[tuple[Path, Any]]:
 
 
 BLOCK_RULES: BlockRules = (
-    (_models, (draft, changeable, sealed, unseen, shards, publisher, sampling, model_key)),
+    (_models, (draft, speculation, changeable, sealed, unseen, shards, publisher, sampling, model_key)),
     (_keys, (key,)),
     (_tenants, (tenant,)),
     (_listeners, (listener_fields, listener_trust)),

@@ -158,6 +158,16 @@ class Served:
         self._folder.cleanup()
 
     @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        """The audit log."""
+        return Path(self._folder.name) / "audit.jsonl"
+
+    @property
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None

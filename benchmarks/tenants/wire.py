@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import ssl
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,11 +60,13 @@ class Reply:
         return b"data: [DONE]" in self.body and not any("error" in event for _, event in self.events)
 
 
-def request_of(method: str, path: str, key: str, body: dict[str, Any] | bytes | None = None) -> bytes:
-    """A request as it is sent."""
+def request_of(method: str, path: str, key: str, body: dict[str, Any] | bytes | None = None,
+               more: Sequence[str] = ()) -> bytes:
+    """A request as it is sent; `more`: further lines of its head."""
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     head = (f"{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n")
+            + "".join(f"{line}\r\n" for line in more)
+            + f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n")
     return head.encode() + data
 
 
@@ -84,17 +88,23 @@ class Connection:
         return math.inf if self._reader.at_eof() else time.monotonic() - self._used
 
     @classmethod
-    async def to(cls, port: int, *, window: int | None = None) -> Connection:
-        """A connection to a port of this machine; `window` bounds what is read ahead, in bytes."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=window or READ_BYTES)
+    async def to(cls, port: int, *, window: int | None = None, tls: ssl.SSLContext | None = None) -> Connection:
+        """A connection to a port of this machine, over TLS with a context. `window` bounds what is
+        read ahead, in bytes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=window or READ_BYTES, ssl=tls)
         return cls(reader, writer)
 
+    @property
+    def port(self) -> int:
+        """The client's own port."""
+        return int(self._writer.get_extra_info("sockname")[1])
+
     async def ask(self, method: str, path: str, key: str, body: dict[str, Any] | bytes | None = None, *,
-                  pause: float = 0.0, leave_after: int | None = None) -> Reply:
+                  pause: float = 0.0, leave_after: int | None = None, more: Sequence[str] = ()) -> Reply:
         """Send a request and read its answer. `pause`: seconds before each further part is read;
-        `leave_after`: parts of the body after which the client is gone."""
+        `leave_after`: parts of the body after which the client is gone; `more`: further lines of the head."""
         reply = Reply(time.monotonic())
-        self._writer.write(request_of(method, path, key, body))
+        self._writer.write(request_of(method, path, key, body, more))
         await self._writer.drain()
         status, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         reply.head_at, reply.status = time.monotonic(), int(status.split()[1])

@@ -35,6 +35,7 @@ MORE: dict[str, dict[str, Any]] = {
     "request.done": {"cached_tokens": 64, "request_digest": DIGEST32, "answer_digest": DIGEST32, "receipt": True,
                      "detail": "ab" * 112},
     "request.refused": {"request_digest": DIGEST32, "answer_digest": DIGEST32},
+    "requests.counted": {"late_passes": {"demo": 2}},
     "tenants.replaced": {"tenants": 2, "list_version": 8, "revoked": 1, "generation": 2, **ASKER},
     "model.loaded": {"model": "demo", "sha256": DIGEST32, "generation": 2, **ASKER},
     "model.unloaded": {"model": "demo", "generation": 3, **ASKER},

@@ -52,7 +52,6 @@ def test_check_findings(write, capsys: pytest.CaptureFixture[str]) -> None:  # t
 
 
 NOWHERE = {  # valid, and no machine and no file makes this version boot it
-    "cadence": ("privacy", 'timing_padding { cadence = "10ms" }', "privacy.timing_padding.cadence", "unenforced"),
     "streaming": ("model", "streaming_decrypt = true", 'model "demo".streaming_decrypt', "unbootable"),
     "template": ("model", 'chat_template = "{% if"', 'model "demo".chat_template', "unbootable"),
 }

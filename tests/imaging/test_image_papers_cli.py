@@ -203,10 +203,10 @@ def test_what_would_be_ignored_is_refused(image: Path, tmp_path: Path, capsys: p
     other = tmp_path / "other.hcl"
     other.write_text(DEMO.read_text().replace('name   = "demo"', 'name   = "another"'))
     kept = tmp_path / "kept.hcl"
-    kept.write_text(DEMO.read_text().replace("timing_padding {", 'timing_padding {\n    cadence = "1s"').replace(
+    kept.write_text(DEMO.read_text().replace("streaming_decrypt = false", "streaming_decrypt = true").replace(
         '"stdout"', '"state"') + STATE)
     cases = [(("boot", image, "--policy", other), "the image has a policy of its own"),
-             (("build", kept, "-o", tmp_path / "new"), "privacy.timing_padding.cadence (kept.hcl:")]
+             (("build", kept, "-o", tmp_path / "new"), 'model "demo".streaming_decrypt (kept.hcl:')]
     if not Path("/dev/vhost-vsock").exists():
         cases.append((("boot", image, "--vsock", "3"), "modprobe vhost_vsock"))
     for words, said in cases:

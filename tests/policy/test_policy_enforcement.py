@@ -34,12 +34,13 @@ ENFORCED_WHOLE = {
     "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
     "model.chat_template_fallback", "model.prefix_cache.size", "model.prefix_cache.lifetime", "model.context_shift",
     "model.session_persistence", "privacy.retention.sessions",
-    "model.tools", "model.structured_output", "model.tokenization",
+    "model.speculation", "model.tools", "model.structured_output", "model.tokenization",
     *(f"model.sampling.{name}.{part}" for part in ("default", "min", "max") for name in (
         "bound", "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")),
     "model.sampling.max_logprobs", "model.sampling.max_beams",
     "model.sampling.samplers", "model.sampling.extended",
     "privacy.timing_padding.first_token", "privacy.timing_padding.total", "privacy.timing_padding.jitter",
+    "privacy.timing_padding.cadence",
     "privacy.token_count_rounding", "privacy.size_padding", "privacy.redaction.fields", "privacy.redaction.apply_to",
     "audit.timestamp_authority.root_sha256", "audit.timestamp_authority.url",
     "privacy.retention.audit", "privacy.redaction.pattern.regex", "privacy.redaction.pattern.replacement",
@@ -78,7 +79,7 @@ ENFORCED_WHOLE = {
 SINCE_2 = {"model.publisher.bundle", "audit.timestamp_authority.root_sha256", "audit.timestamp_authority.url",
            "audit.checkpoint_interval", "audit.receipts", "audit.witness.public_key", "audit.witness.url",
            "model.session_persistence", "privacy.auditor_key", "privacy.retention.audit", "privacy.retention.sessions",
-           "privacy.redaction.detectors"}
+           "privacy.timing_padding.cadence", "privacy.redaction.detectors"}
 ENFORCED_PARTLY = {
     "model.key.provider", "state.key.provider"}
 
@@ -107,7 +108,6 @@ def test_every_field_is_enforced_or_named(version: int, place: str, kind: Any) -
 
 # The fields that nothing enforces, of any version: another one needs a reason to stand here, or someone to enforce it.
 LATER = {
-    "privacy.timing_padding.cadence",
     "tenants.commitment",  # stands in copies that never boot
     *(f"{key}.vault.{name}" for key in ("model.key", "state.key") for name in (
         "url", "root_sha256", "mount", "key_name")),  # of schema 1

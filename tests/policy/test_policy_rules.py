@@ -278,6 +278,17 @@ def test_missing(cut: str, words: str) -> None:
     assert words in str(errors[0])
 
 
+@pytest.mark.parametrize(("model", "words"), [
+    ('speculation = «"hidden"', "there is no cadence"),
+    ('speculation = "off"\n draft_model = «"draft"', 'a draft model makes guesses, and speculation is "off"')])
+def test_guesses_that_cannot_be_hidden(model: str, words: str) -> None:
+    """Guesses are hidden by a cadence, and those of a draft model by nothing."""
+    draft = f'model "draft" {{\n file = "d"\n sha256 = "{HASH}"\n}}\n'
+    only_finding(in_schema(2, with_lines("model", model) + draft), "rule", words)
+    valid(with_lines("privacy", 'timing_padding { cadence = "1s" }', in_schema(2, with_lines(
+        "model", 'speculation = "hidden"'))))
+
+
 def test_no_model() -> None:
     """A policy without models serves nothing."""
     text = BASE[:BASE.index("model ")] + BASE[BASE.index("privacy {"):]
@@ -535,6 +546,28 @@ def test_places_that_are_told_later(lines: str, words: str | None) -> None:
         assert [] == [d for d in check(text).diagnostics if d.severity == "error"]
     else:
         only_finding(text, "rule", words)
+
+
+TIMES = 'first_token = "200ms"\ntotal = "10s"'
+
+
+@pytest.mark.parametrize(("times", "size", "words"), [
+    ('total = "10s"\n«cadence = "50ms"', 'size_padding = "4KiB"', "add first_token"),
+    ('first_token = "200ms"\n«cadence = "50ms"', 'size_padding = "4KiB"', "add total"),
+    (f'{TIMES}\n«cadence = "50ms"', "", 'add size_padding = "4KiB" to privacy'),
+    (f'{TIMES}\ncadence = "50ms"', 'size_padding = «"1008B"', 'write size_padding = "1KiB" or more'),
+    ('first_token = "300ms"\ntotal = «"10s"\ncadence = "50ms"', 'size_padding = "4KiB"', 'write total = "10200ms"'),
+    (f'{TIMES}\ncadence = "50ms"', 'size_padding = "1KiB"', None)])
+def test_a_cadence_needs_answers_whose_times_and_sizes_tell_nothing(times: str, size: str, words: str | None) -> None:
+    """Else they tell what the passes hide: an error that says what to add. Under schema 1, where no boot takes it, such
+    a file stays valid."""
+    times = times.replace("«cadence = ", 'cadence = «')
+    text = in_schema(2, with_lines("privacy", f"timing_padding {{\n{times}\n}}\n{size}"))
+    if words is None:
+        valid(text)
+    else:
+        only_finding(text, "rule", words)
+    valid(text.replace("schema = 2", "schema = 1").replace("«", ""))
 
 
 SESSIONS = {

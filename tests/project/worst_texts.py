@@ -127,6 +127,8 @@ WORST: dict[str, tuple[str, Texts]] = {
     "policy/schema/identifiers.py: '[!-~]+'": ("fullmatch", _t(("", "a", " "))),
     "service/admission/chats.py:_SHORT_IDS": ("search", _t(
         ("|", " ", "x"), ("", "| ", ""), ("|length", " ", "x"), ("", "|length ", ""), ("", "|length!= ", ""))),
+    "service/answering/respond.py:_STREAM": ("search", _t(
+        ('"stream"', " ", "x"), ('"stream":', "\n", "f"), ("", '"stream" ', ""), ("", '"stream": ', ""))),
     "service/parts/exchange.py:_URL": ("fullmatch", _t(("http://", "a", "@"), ("http://a/", "b", "\n"))),
     "api/document.py:_WHOLE_CHARACTERS": ("match", _t(("", "a", "\\u"), ("", "\\a", ""), ("", "\\ud800", ""), ("", "\\\\", ""))),
     "api/document.py:_NO_CONSTANT": ("match", _t(("", "a", "N"), ('"', '\\"', ""), ("", '""', "N"), ("", "-", "I"))),

@@ -1,11 +1,13 @@
-"""What the production policies demand of evidence, in force: a service boots by it on a machine that shows all of it,
-is verified by it and answers. Their other blocks need a volume, a broker and approvers, which no such machine has."""
+"""The production policies in force: a service boots by each on a machine that shows all that it demands, with a broker,
+a state disk, a publisher and approvers; it is verified by it and answers."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -19,9 +21,11 @@ from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.attestation.x509.walks import fingerprint
 from appliance.attestation.x509.walks import load as load_certificates
 from appliance.policy import load
-from tests.service.test_hardware_service import _any_certificate, _attested, _connect, running
-from tests.support import hardware_server, server
+from tests.service.test_hardware_service import _any_certificate, _attested, _connect, _said, _start, running
+from tests.support import hardware_server, server, waiting
 from tests.support.fake_amd import NOW
+from tests.support.production import MADE_UP, Production
+from tests.support.require import absent
 
 POLICIES = Path(__file__).parents[2] / "policies"
 
@@ -66,4 +70,46 @@ def test_a_machine_that_shows_all_of_it_answers(platform: str, tiny_model: Path,
             client = openai.OpenAI(base_url=f"{url}/v1", api_key=server.KEY, max_retries=0, http_client=transport)
             answer = client.chat.completions.create(
                 model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
+    assert answer.choices[0].finish_reason in ("length", "stop")
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A state disk in memory: policies name devices below /dev."""
+    path = Path(f"/dev/shm/appliance-production-{os.getpid()}")  # noqa: S108
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["sev-snp", "tdx"])
+def test_the_whole_policy_boots_and_answers(platform: str, tmp_path: Path, disk: Path) -> None:
+    """Sealed model, bundle, broker, approvals, list of tenants, state disk: all that a production policy says is
+    carried out, and a chat is answered."""
+    with socket.socket(socket.AF_VSOCK) as probe:
+        try:
+            probe.bind((socket.VMADDR_CID_ANY, socket.VMADDR_PORT_ANY))
+        except OSError as error:
+            absent(f"a kernel with vsock: {error.strerror}")
+    deployment = Production(platform, tmp_path, disk)
+    policy = deployment.write()
+    lines = zip((POLICIES / f"{platform}-production.hcl").read_text().splitlines(), policy.read_text().splitlines(),
+                strict=True)
+    assert {old.split()[0] for old, new in lines if old != new} <= MADE_UP
+    process = _start(f"patched-{platform}", policy, tmp_path / "plain.gguf", tmp_path, "broker")
+    try:
+        waiting.until(lambda: (tmp_path / "machine").exists(), "machine", lambda: waiting.processor_time(process.pid))
+        with deployment.broker():
+            (tmp_path / "broker").touch()
+            said = _said(process, tmp_path)
+        assert "ready" == said["event"], said
+        port = next(place for place in said["listening"] if place.startswith("https:")).rpartition(":")[2]
+        with httpx.Client(verify=_any_certificate()) as transport:
+            client = openai.OpenAI(base_url=f"https://127.0.0.1:{port}/v1", api_key=server.KEY, max_retries=0,
+                                   http_client=transport)
+            answer = client.chat.completions.create(
+                model="assistant", messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
+    finally:
+        process.terminate()
+        process.wait(60)
     assert answer.choices[0].finish_reason in ("length", "stop")

@@ -4,8 +4,10 @@ Everything is real but configfs-tsm: its files answer with reports of the fake A
 hierarchy. The boot gets them by an argument that no command line, environment or policy can reach.
 
     python -m tests.support.hardware_server MACHINE POLICY MODEL_FOLDER OUT [ROTATION_MS [leak]]
+    python -m tests.support.hardware_server MACHINE POLICY MODEL_FOLDER OUT broker
 
-With "leak" it tells each TLS key on standard error, as a machine would whose memory somebody reads.
+With "leak" it tells each TLS key on standard error, as a machine would whose memory somebody reads. With "broker" it
+boots once the file OUT/broker is there: a broker has to know the machine's maker first.
 MACHINE is "sev-snp", "tdx" ("other-" before it: launched with another policy; "patched-": a machine
 that the production policies accept), or a software TPM's socket.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -99,6 +102,11 @@ def write(folder: Path, platform: str, model: Path, *, version: int = 3, schema:
 def amd_machine(loaded: Loaded, out: Path, *, patched: bool = False) -> FakeTsm:
     """An SEV-SNP guest launched with the policy's HOST_DATA; the root that a verifier needs goes to `out`."""
     amd, shown = FakeAmd("Genoa", tcb=PATCHED_TCB if patched else {}), PATCHED if patched else {}
+    for number, each in enumerate((amd.leaf, amd.ask, amd.ark)):
+        (out / f"amd-{number}.der").write_bytes(each.public_bytes(Encoding.DER))
+    today = datetime.now(UTC).replace(microsecond=0)
+    (out / "amd.crl").write_bytes(amd.crl(start=today - timedelta(days=1), end=today + timedelta(days=30)).public_bytes(
+        Encoding.DER))
     (out / "roots.json").write_text(json.dumps(amd.roots))
     (out / "root.der").write_bytes(amd.ark.public_bytes(Encoding.DER))
     table = certificate_table({name: each.public_bytes(Encoding.DER) for name, each in (
@@ -116,6 +124,7 @@ def intel_machine(loaded: Loaded, out: Path, *, patched: bool = False) -> FakeTs
     ends = {name: yesterday + timedelta(days=30) for name in ("root_list_ends", "platform_list_ends")}
     today = FakeIntel({**intel.options, "issued": yesterday, "root_listed": yesterday, "platform_listed": yesterday,
                        **ends})
+    today.root = intel.root
     (out / "collateral-today.json").write_text(json.dumps(today.document()))
     registers = {f"rtmr{index}": value for index, value in enumerate(RTMRS)}
     return FakeTsm(lambda data: intel.quote(report_data=data, mr_config_id=loaded.digest, mr_td=MRTD, **registers),
@@ -150,7 +159,8 @@ def _leak_keys() -> None:
 def main() -> int:
     """Boot and serve until SIGTERM."""
     kind, (policy, models, out) = sys.argv[1], map(Path, sys.argv[2:5])
-    if len(sys.argv) > 5:
+    broker = sys.argv[5:] == ["broker"]
+    if len(sys.argv) > 5 and not broker:
         tls.ROTATION_MS = int(sys.argv[5])  # the policy language allows no less than ten minutes
     if len(sys.argv) > 6:
         _leak_keys()
@@ -160,10 +170,16 @@ def main() -> int:
     def announce(listening: Any) -> None:
         print(json.dumps({"event": "ready", "listening": [place.url for place in listening]}), file=ready, flush=True)
 
+    granted = loaded.policy.service.operator_may_set
+    choices: dict[str, Any] = {"listen_port": 0, "log_sink": out / "audit.jsonl"}
     try:
+        here = machine(kind, loaded, out)
+        (out / "machine").touch()
+        while broker and not (out / "broker").exists():
+            time.sleep(0.01)
         return boot(loaded, start_service=lambda booted: serve.run(booted, announce=announce),
-                    operator=Operator(listen_port=0, log_sink=out / "audit.jsonl"), model_folders=(models,),
-                    places=machine(kind, loaded, out))
+                    operator=Operator(**{name: value for name, value in choices.items() if name in granted}),
+                    model_folders=(models,), places=here)
     except ApplianceError as error:
         print(json.dumps({"event": "refused", "code": error.code, "summary": error.summary}), file=ready, flush=True)
         return 2

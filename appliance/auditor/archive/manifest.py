@@ -100,7 +100,7 @@ def _member(each: Entry, content: bytes) -> Member:
 
 def lacking(names: Mapping[str, object]) -> tuple[str, ...]:
     """Return the kinds of which there is nothing among these names, in the order of the table."""
-    return tuple(kind.name for kind in KINDS if not any(kind.holds(name) for name in names))
+    return tuple(kind.name for kind in KINDS if not kind.optional and not any(map(kind.holds, names)))
 
 
 def _most(name: str) -> int:

@@ -24,6 +24,7 @@ class Kind:
     what: str  # in words, for lists of what a pack lacks
     most: int  # bytes
     needed_for: str  # the claims that cannot be shown without it, in words
+    optional: bool = False  # no pack lacks it: packs of before it was a kind stay whole
 
     @property
     def many(self) -> bool:
@@ -58,6 +59,8 @@ KINDS = (
     Kind("checkpoint", "log/held/", "checkpoints that were held outside of the log", 64 * KIB,
          "that the log was not cut off or set back"),
     Kind("receipt", "receipts/", "receipts of answers", 256 * KIB, "that answers have a record"),
+    Kind("leakage", "leakage/", "tables of what an onlooker can tell, as measured", MIB,
+         "how far padding hides what is asked", optional=True),
     Kind("controls", "controls/", "further mappings of controls", MIB, "frameworks of one's own"),
 )
 BY_NAME = {each.name: each for each in KINDS}

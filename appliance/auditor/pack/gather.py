@@ -16,6 +16,7 @@ from appliance.auditor import bundle, held, receipts
 from appliance.auditor.archive.members import BY_NAME, MOST_OF_A_KIND, place
 from appliance.auditor.claims import controls
 from appliance.auditor.claims.case import stripped
+from appliance.auditor.report import leakage
 from appliance.codec.printable import quantity
 from appliance.errors import AuditError
 from appliance.signed import releases
@@ -43,6 +44,7 @@ class Files:
     checkpoints: Sequence[Path] = ()
     receipts: Sequence[Path] = ()
     controls: Sequence[Path] = ()
+    leakage: Sequence[Path] = ()
 
 
 def members(files: Files) -> dict[str, bytes]:
@@ -62,6 +64,7 @@ def members(files: Files) -> dict[str, bytes]:
     _many(found, "extract", files.extracts, bundle.without_keys)
     _many(found, "checkpoint", files.checkpoints, _checkpoint)
     _many(found, "receipt", files.receipts, stripped, most=receipts.MAX_ANSWER_BYTES)
+    _many(found, "leakage", files.leakage, _leakage)
     _many(found, "controls", files.controls, _controls)
     return found
 
@@ -108,6 +111,11 @@ def _checkpoint(content: bytes) -> bytes:
 
 def _controls(content: bytes) -> bytes:
     controls.parse(content, "--controls")
+    return content
+
+
+def _leakage(content: bytes) -> bytes:
+    leakage.parse(content)
     return content
 
 

@@ -16,7 +16,7 @@ from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Claimed
 from appliance.auditor.claims.controls import Framework, Judged
 from appliance.auditor.claims.table import CLAIMS, GROUPS
-from appliance.auditor.report import charts, figures, signing, span
+from appliance.auditor.report import charts, figures, leakage, signing, span
 from appliance.auditor.report.engagement import Engagement
 from appliance.auditor.report.figures import Figures
 from appliance.codec.printable import plain, quantity
@@ -45,7 +45,8 @@ def page(case: Case, findings: Mapping[str, Claimed], frameworks: Sequence[tuple
     title = f"Audit pack: {_deployment(case)}"
     style = packaged.content(_STYLE, "the report's style sheet").decode("utf-8")
     body = [f"<h1>{_text(title)}</h1>", *_head(case, findings, pack_sha256), *_claims(findings), *_happened(case),
-            *(part for each in frameworks for part in _framework(*each, findings)), *_members(case), *_parts(case),
+            *leakage.section(case), *(part for each in frameworks for part in _framework(*each, findings)),
+            *_members(case), *_parts(case),
             "<h2>What this does not show</h2><ul>", *(f"<li>{_text(each)}</li>" for each in _NOT_PROVED), "</ul>"]
     if pack_sha256 is not None:
         body += signing.block(case, findings, pack_sha256, about or Engagement())
@@ -168,7 +169,7 @@ def _control(judged: Judged, findings: Mapping[str, Claimed]) -> list[str]:
 def _members(case: Case) -> list[str]:
     lines = ["<h2>What the pack has, and lacks</h2>", '<ul class="list">']
     for kind in KINDS:
-        if kind.name in ("report", "controls"):
+        if kind.name in ("report", "controls") or kind.optional:
             continue
         found = [name for name in case.members if kind.holds(name)]
         size = sum(len(case.members[name]) for name in found)

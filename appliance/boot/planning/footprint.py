@@ -31,6 +31,7 @@ from appliance.engine.forward.forward import (
     stride,
 )
 from appliance.engine.forward.kvcache import WORD_NBYTES, page_nbytes, pages_of, slot_nbytes
+from appliance.engine.forward.seats import dummy_seats
 from appliance.errors import ApplianceError
 from appliance.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.kernels.layouts.step import COUNTER_NBYTES
@@ -97,6 +98,7 @@ class Footprint:
     fault: str | None = None  # why the header says nothing usable
     roles: Mapping[str, Role] = field(default_factory=dict)  # of its tensors
     draft_roles: Mapping[str, Role] = field(default_factory=dict)
+    steady: bool = False  # passes have one size: dummy rows have seats
 
     @property
     def streaming(self) -> bool | str:
@@ -175,8 +177,9 @@ class Footprint:
         return of(self.shape), of(self.draft)
 
     def activations(self, rows: int, threads: int) -> int:
-        """Bytes of the buffers of a pass, those of a draft model included, and of sampling."""
-        total = 0 if self.shape is None else scratch.nbytes(self.shape.vocabulary)
+        """Bytes of the buffers of a pass, those of a draft model included, of sampling, and of the
+        seats of dummy rows."""
+        total = 0 if self.shape is None else scratch.nbytes(self.shape.vocabulary) + self._dummies(rows)
         for shape, tiles, roles, more in (
                 (self.shape, self.tiles, self.roles, {}),
                 (self.draft, self.draft_tiles, self.draft_roles, {"wanted": draft.SLOTS})):
@@ -184,6 +187,14 @@ class Footprint:
                 total += activations_nbytes(shape, widths(tiles.gguf, roles), rows=rows, threads=threads,
                                             context=shape.context(self.context), **more)
         return total
+
+    def _dummies(self, rows: int) -> int:
+        """Bytes of the seats of dummy rows."""
+        if not self.steady or self.shape is None:
+            return 0
+        context = self.shape.context(self.context)
+        seats, page = dummy_seats(rows, context), page_nbytes(self.shape, self.model.kv_cache)
+        return page * sum(map(pages_of, seats)) + WORD_NBYTES * pages_of(context) * len(seats)
 
     def lines(self, share: Share, threads: int) -> Iterator[Line]:
         """Everything that this model takes with what it is given. Loading comes on top, for one
@@ -212,7 +223,8 @@ class Footprint:
             yield Line(f"{name}: keys and values of earlier texts", self.prefixes)
         if self.sessions:
             yield Line(f"{name}: sessions on their way to and from the disk", self.sessions)
-        yield Line(f"{name}: activations, {share.rows} rows a pass", self.activations(share.rows, threads))
+        beside = ", and seats of dummies" if self.steady else ""
+        yield Line(f"{name}: activations, {share.rows} rows a pass{beside}", self.activations(share.rows, threads))
 
     def reason(self, share: Share, room: int | None) -> str:
         """Why its weights are kept as they are, for people."""
@@ -294,7 +306,13 @@ def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
     roles, helper_roles = ({} if each is None else known_roles(each.gguf) for each in (tiles, helper))
     foreign = foreign_reason(model, file, policy) if size else None
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
-                     helper, foreign, fault, roles, helper_roles)
+                     helper, foreign, fault, roles, helper_roles, keeps_cadence(policy))
+
+
+def keeps_cadence(policy: Policy) -> bool:
+    """Whether passes begin at a fixed interval. Schema 1 has the field, and never kept it."""
+    padding = policy.privacy.timing_padding
+    return padding is not None and padding.cadence_ms > 0 and policy.appliance.schema_version > 1
 
 
 def foreign_reason(model: Model, file: ModelFile, policy: Policy) -> str | None:

@@ -1,3 +1,3 @@
 """Models that the boot loads and serves."""
 
-__all__ = ["declared", "load"]
+__all__ = ["declared", "interval", "load", "price"]

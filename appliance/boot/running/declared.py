@@ -18,6 +18,7 @@ from appliance.boot.planning import budget
 from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import Share
 from appliance.boot.running import load
+from appliance.boot.running.interval import interval_of
 from appliance.boot.running.load import Loading, RunningModel
 from appliance.errors import BootError
 from appliance.kernels.runtime.table import KernelTable
@@ -68,7 +69,8 @@ class ModelLoader:
         try:
             found = load.load(model, self.catalogue.of(model), Loading(
                 self.policy.limits, self._go_on, tested=self.tested, key=self._key(name), kernels=self.kernels,
-                share=share, plaintext_budget=load.plaintext_left(self.policy, running)))
+                share=share, plaintext_budget=load.plaintext_left(self.policy, running),
+                interval=interval_of(self.policy)))
             try:
                 self._go_on(0, 0)
                 missing = None if self.policy.simulated else locked.shortfall()

@@ -13,6 +13,7 @@ from typing import cast
 from appliance.attestation.binding import LoadedModel
 from appliance.boot.planning import residency
 from appliance.boot.planning.footprint import Share, known_roles, positions, rope_of
+from appliance.boot.running.interval import Interval
 from appliance.engine import second_engine
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.families.tensors import roles_of
@@ -144,6 +145,8 @@ class Loading:
     """Its part of the memory; None is all that policy and limits ask for."""
     users: int = 1
     """Models that it will draft for."""
+    interval: Interval | None = None
+    """From one pass to the next; None: as fast as it goes."""
 
     @property
     def memory(self) -> Share:
@@ -275,6 +278,7 @@ def description(running: Mapping[str, RunningModel], reasons: Mapping[str, str],
         raise BootError(f"memory: {missing}", code="memory-lock", hint="raise RLIMIT_MEMLOCK (LimitMEMLOCK=infinity in "
                         "systemd, `--ulimit memlock=-1` of a container), or give the process CAP_IPC_LOCK")
     kept = [", ".join([f"{name}: {model.residency} ({reasons[name]})", *([] if model.template else [NO_CHATS]),
+                       *([] if model.engine.pass_rows is None else [f"{model.engine.pass_rows} rows in each pass"]),
                        *(f"warning: {warning}" for warning in model.tokenizer.warnings)])
             for name, model in running.items()]
     return "; ".join(kept if missing is None else [*kept, missing])
@@ -307,12 +311,15 @@ def _foreign(model: Model, file: ModelFile, given: Loading) -> RunningModel:
     pin = bytes.fromhex(model.sha256)
     if model.publisher is not None:
         policy_keys.check_publisher(model.publisher, pin, None, file.path)
+    if given.interval is not None:
+        raise BootError(f"model {model.name}: llama.cpp runs it, and keeps no cadence", code="cadence",
+                        hint="leave privacy.timing_padding.cadence out")
     second = second_engine.find()
     source: OpenModel = second.ForeignSource(file.path, pin, given.progress, parse=file.parse)
     try:
         engine: Engine = second.open_foreign(
             source, context_length=positions(model, given.limits), slots=given.memory.slots, rows=given.memory.rows,
-            threads=given.threads)
+            threads=given.threads, speculate=model.speculation != "off")
         return RunningModel(model, source, engine, _template(model, source, engine))
     except BaseException:
         source.close()
@@ -330,6 +337,17 @@ def _template(model: Model, source: OpenModel, engine: Engine) -> ChatTemplate |
         raise
 
 
+def _hold(found: RunningModel, interval: Interval | None) -> None:
+    """Measure how many rows passes at an interval may have. The engine is closed where it cannot be
+    held."""
+    if interval is not None:
+        try:
+            interval.hold(found.name, found.engine)
+        except BaseException:
+            found.engine.close()
+            raise
+
+
 def _start(model: Model, source: OwnSource, given: Loading) -> RunningModel:
     """Make an engine of an opened source, see `load`; the source is closed if that fails."""
     try:
@@ -341,11 +359,14 @@ def _start(model: Model, source: OwnSource, given: Loading) -> RunningModel:
                 code="self-test-incomplete", hint="the file changed between the self-test and loading")
         options = EngineOptions(context_length=positions(model, given.limits), slots=given.memory.slots,
                                 kv_cache=model.kv_cache, rope=rope_of(model), threads=given.threads,
-                                rows=given.memory.rows,
+                                rows=given.memory.rows, speculate=model.speculation != "off",
+                                steady=given.interval is not None,
                                 prefix_nbytes=0 if model.prefix_cache is None else model.prefix_cache.size_bytes)
         engine = Engine.open(source, options, kernels=given.kernels,
                              draft=None if given.draft is None else cast("OwnSource", given.draft.source))
-        return RunningModel(model, source, engine, _template(model, source, engine))
+        found = RunningModel(model, source, engine, _template(model, source, engine))
+        _hold(found, given.interval)
+        return found
     except EngineError as error:
         source.close()
         if error.code == "draft-vocabulary":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 
 from appliance.engine.batch.draft import Drafter
+from appliance.engine.batch.fixed_pass import FixedPass
 from appliance.engine.batch.guesses import Guesses
 from appliance.engine.batch.kept_texts import KeptTexts
 from appliance.engine.batch.plan import Plan, PlanItem, Planner
@@ -42,6 +43,14 @@ class Batcher:
         """Answers in progress, oldest first."""
         self.passes = 0  # since the start
         self._masks = Masks()
+        self._fixed: FixedPass | None = None
+
+    def fix(self, fixed: FixedPass) -> None:
+        """Have each pass of one size from now on, also where no answer is in progress."""
+        self._fixed, limits = fixed, fixed.within(self.seats.limits)
+        self.planner.fix(limits)
+        if self._guesses is not None:
+            self._guesses.fix(limits)
 
     @property
     def free(self) -> int:
@@ -108,17 +117,30 @@ class Batcher:
         if self._guesses is not None:
             self._guesses.forget(sequence.slot)
 
-    def run(self) -> Advances:
-        """One pass. Advances of the answers that got tokens, in order; a finished answer must
-        be removed."""
-        self.texts.restore(self.running)
+    def plan(self) -> Plan:
+        """The next pass; no answer may come or go before it is run."""
+        self.texts.restore(self.running, patient=self._fixed is None)
         self._make_room()
         plan = self.planner.plan(self.running)
-        if plan.items:
+        return plan if self._fixed is None else self._fixed.fill(plan)
+
+    def run(self, plan: Plan | None = None) -> Advances:
+        """One pass. Advances of the answers that got tokens, in order; a finished answer must
+        be removed."""
+        plan = self.plan() if plan is None else plan
+        if plan.tokens:
             return self._settle(plan, self._execute(plan))
         if self.running and all(each.restoring is None for each in self.running):
             raise EngineError("no answer in progress has a row in the next pass", code="engine-internal")
         return []
+
+    def time(self, plan: Plan, drawn: list[Generation]) -> float:
+        """Run a pass, draw a token for each of some answers, and return the seconds of both."""
+        start = time.monotonic()
+        logits = self.forward.run(plan.tokens, plan.positions, plan.slots, plan.logit_rows)
+        for each, row in zip(drawn, logits, strict=False):
+            each.advance(row)
+        return time.monotonic() - start
 
     def close(self) -> None:
         """End the thread that computes masks, if there is one."""

@@ -20,6 +20,10 @@ class Guesses:
         self._limits, self._drafter, self._pass_cost = limits, drafter, pass_cost
         self._texts: dict[int, Speculation] = {}
 
+    def fix(self, limits: BatchLimits) -> None:
+        """Make no more guesses than fit into passes of these limits."""
+        self._limits = limits
+
     def begin(self, sequence: Sequence) -> None:
         """Make guesses for an answer from now on, in the place of another one of its slot."""
         self.forget(sequence.slot)

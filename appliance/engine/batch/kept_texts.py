@@ -75,9 +75,9 @@ class KeptTexts:
             sequence.restoring = self._persisted.find(sequence.tenant, tokens, len(pages))
         sequence.skip(len(pages) * PAGE)
 
-    def restore(self, sequences: list[Sequence]) -> None:
+    def restore(self, sequences: list[Sequence], *, patient: bool = True) -> None:
         """Restore pages for the answers that wait for some, one each in turn. Where there is
-        nothing else to do, wait for the next of them."""
+        nothing else to do, a `patient` one waits for the next of them."""
         waiting = [each for each in sequences if each.restoring is not None]
         if not waiting:
             return
@@ -91,7 +91,7 @@ class KeptTexts:
             left -= len(moving)
             moving = [each for each in moving if self._restore_page(each)]
         first = waiting[0].restoring
-        if left > 0 and first is not None and len(waiting) == len(sequences):
+        if patient and left > 0 and first is not None and len(waiting) == len(sequences):
             first.wait(_PATIENCE)
 
     def keep(self, sequence: Sequence, *, ended: bool) -> None:

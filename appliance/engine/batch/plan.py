@@ -52,16 +52,16 @@ class Plan:
         first, ahead, before = len(self.logit_rows) + prompt_rows, 1 + len(guesses), len(self.tokens)
         if sequence.lanes is not None and sequence.lanes.live:  # the rows of a beam search after its first step
             for lane in sequence.lanes.live:
-                self._rows(lane.slot, lane.position, lane.todo, 1)
+                self.add_rows(lane.slot, lane.position, lane.todo, 1)
         else:
-            self._rows(part.slot, part.position, part.todo[:count] + guesses, ahead if complete else 0, prompt_rows)
+            self.add_rows(part.slot, part.position, part.todo[:count] + guesses, ahead if complete else 0, prompt_rows)
             if complete and sequence.guide is not None:
-                self._rows(sequence.guide.slot, sequence.guide.position, [sequence.guide.next, *guesses], ahead)
+                self.add_rows(sequence.guide.slot, sequence.guide.position, [sequence.guide.next, *guesses], ahead)
         if sequence.phase is Phase.DECODING:
             self.answering += len(self.tokens) - before
         self.items.append(PlanItem(sequence, part, count, guesses, complete, prompt_rows, len(self.logit_rows) - first))
 
-    def _rows(self, slot: int, position: int, tokens: list[int], logits: int, prompt_rows: int = 0) -> None:
+    def add_rows(self, slot: int, position: int, tokens: list[int], logits: int, prompt_rows: int = 0) -> None:
         """Add rows of a slot; the first `prompt_rows` and the last `logits` of them have logits."""
         self.logit_rows += range(len(self.tokens), len(self.tokens) + prompt_rows)
         self.tokens += tokens
@@ -84,12 +84,16 @@ class Planner:
     def __init__(self, limits: BatchLimits, guesses: Guesses | None, *, streamed: bool,
                  pass_cost: PassCost = DENSE) -> None:
         """`guesses`: None where none are made; `streamed`: each pass reads weights anew."""
-        self._limits, self._guesses = limits, guesses
+        self._limits, self._guesses, self._fixed = limits, guesses, False
         self._time, self._share = PassTime(streamed, pass_cost), PromptShare()
 
     def share_by(self, weights: Mapping[str, int]) -> None:
         """Tenants share the rows of prompts by these weights, from now on."""
         self._share = PromptShare(weights)
+
+    def fix(self, limits: BatchLimits) -> None:
+        """Plan passes of one size from now on, which answers fill up to `limits`: no time counts."""
+        self._limits, self._fixed = limits, True
 
     def reads(self, sequences: list[Sequence], tenant: str, prompts: int) -> bool:
         """Whether so many long prompts of a tenant are being read, and fill the next pass: one more
@@ -111,17 +115,16 @@ class Planner:
 
     def record(self, plan: Plan, seconds: float) -> None:
         """Learn how long a pass took."""
+        if self._fixed:
+            return
         self._time.record(plan.answering, len(plan.tokens) - plan.answering, seconds)
 
     def _add_prompts(self, plan: Plan, decoding: list[Sequence], reading: list[Sequence]) -> None:
         """Add shares of prompts beside answers that decode."""
         limits, decoding_rows, parts = self._limits, _places(decoding), [each.reading for each in reading]
-        short = 0 < sum(map(is_short, parts)) < len(parts)
         beside = _places(reading) - len(reading)  # rows of negative prompts
-        room = max(0, min(self._time.prompt_rows(bool(decoding), short), limits.rows - decoding_rows - beside))
-        passes = self._share.passes([each.tenant for each in decoding], [each.tenant for each in parts])
-        room = min(room, self._time.gap_rows(decoding_rows, passes)) if decoding else room
-        shares = self._share.rows(parts, room, self._time.long_rows(decoding_rows, passes) if decoding else None)
+        room = max(0, limits.rows - decoding_rows - beside)
+        shares = self._share.rows(parts, *((room, None) if self._fixed else self._room(decoding, parts, room)))
         logit_room = limits.wanted - decoding_rows - _places(reading)  # more rows that may have logits
         for each, part, count in zip(reading, parts, shares, strict=True):
             complete = part is each and count == len(part.todo)
@@ -132,6 +135,17 @@ class Planner:
             logit_room -= max(prompt_rows + complete - 1, 0)
             if count:
                 plan.add(each, part, count, [], prompt_rows, complete=complete)
+
+    def _room(self, decoding: list[Sequence], parts: list[Strand], most: int) -> tuple[int, int | None]:
+        """Rows for prompts beside answers that decode, at most `most`; and for long ones among
+        them."""
+        short = 0 < sum(map(is_short, parts)) < len(parts)
+        room = min(self._time.prompt_rows(bool(decoding), short), most)
+        if not decoding:
+            return room, None
+        passes = self._share.passes([each.tenant for each in decoding], [each.tenant for each in parts])
+        rows = _places(decoding)
+        return min(room, self._time.gap_rows(rows, passes)), self._time.long_rows(rows, passes)
 
 
 def _places(answers: list[Sequence]) -> int:

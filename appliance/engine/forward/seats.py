@@ -26,12 +26,22 @@ from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime.boundary import BatchLimits, Boundary
 
 
+def dummy_seats(rows: int, context: int) -> tuple[int, ...]:
+    """Positions of each seat that dummy rows of a pass of up to so many rows need."""
+    return tuple(min(context, rows - first) for first in range(0, rows, context))
+
+
 class Seats:
     """The slots of one cache."""
 
-    def __init__(self, cache: KVCache, boundary: Boundary) -> None:
+    def __init__(self, cache: KVCache, boundary: Boundary, dummies: Sequence[int] = ()) -> None:
+        """`dummies`: positions of each seat of dummy rows. These have the last slots."""
         self._cache, self._boundary = cache, boundary
-        self._free = list(range(cache.slots - 1, -1, -1))
+        self.dummies = range(cache.slots - len(dummies), cache.slots)
+        """Slots that no text has."""
+        for slot, positions in zip(self.dummies, dummies, strict=True):
+            cache.claim(slot, positions)
+        self._free = list(range(self.dummies.start - 1, -1, -1))
 
     @property
     def free(self) -> int:
@@ -91,6 +101,11 @@ class Seats:
     def extend(self, slot: int, positions: int) -> None:
         """Note that the pages of so many positions were filled from outside."""
         self._boundary.forget(slot)
+        self._boundary.inherit(slot, positions)
+
+    def pretend(self, slot: int, positions: int) -> None:
+        """Let an empty slot hold so many positions, all zeros: for a pass that is only timed."""
+        self._cache.cover(slot, 0, positions)
         self._boundary.inherit(slot, positions)
 
     def fork(self, parent: int, child: int, positions: int, longest: int, *, shared: int | None = None) -> None:

@@ -102,6 +102,14 @@ def context(model: Model, policy: Policy) -> Breaches:
                       severity="warning")
 
 
+def guesses(model: Model, policy: Policy) -> Breaches:
+    """A cadence hides how long an answer is, but not how well it is guessed."""
+    padding = policy.privacy.timing_padding
+    if model.speculation == "on" and padding is not None and padding.cadence_ms and policy.appliance.schema_version > 1:
+        yield Breach(("speculation",), "guesses give an answer several tokens in a pass: its times show how well it is "
+                      "guessed, whatever the cadence", 'write speculation = "hidden", or "off"', severity="warning")
+
+
 def registers(block: KeySource, policy: Policy) -> Breaches:
     """A key sealed to registers that any system can bring about is any system's."""
     if block.provider != TPM.name or block.pcrs is None:
@@ -135,8 +143,8 @@ def idle_models(block: Tenant, policy: Policy) -> Breaches:
 # behind which rule each has its turn: findings at one place stand in this order
 _BEHIND: Mapping[Callable[..., Any], tuple[Callable[..., Breaches], ...]] = {
     rules.budgets: (evidence, machines, relays), rules.successors: (unnamed_successor,), rules.retention: (sessions,),
-    rules.api_keys: (admins,), rules.publisher: (context,), rules.key: (registers, broker_session),
-    rules.tenant: (idle_models,)}
+    rules.api_keys: (admins,), rules.speculation: (guesses,), rules.publisher: (context,),
+    rules.key: (registers, broker_session), rules.tenant: (idle_models,)}
 
 
 def _with_advice(found: tuple[Callable[..., Breaches], ...]) -> tuple[Callable[..., Breaches], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from appliance.policy.schema.base import LATER, Block, Enforcers, Field
+from appliance.policy.schema.base import Block, Enforcers, Field
 from appliance.policy.schema.identifiers import FIELD, NAME, FreeText, Hash, HttpsUrl, TaggedHex
 from appliance.policy.schema.kinds import Duration, Pick, SetOf, Size, Switch, Whole
 from appliance.policy.schema.patterns import BoundedRegex
@@ -35,8 +35,12 @@ class TimingPadding(Block):
         description="The longest random delay on top, from a "
         "secure source.")
     cadence_ms: Annotated[int, Duration("0ms", "60s")] = Field(
-        alias="cadence", default=0, enforced_by=LATER, description="Run passes at this fixed interval whether or not "
-        "there is work, so that their number does not tell the number of tokens; 0ms: as fast as it goes.")
+        alias="cadence", default=0, enforced_by="boot/running/interval", enforced_since=2,
+        was=Was(1, description="Run passes at this fixed interval whether or not there is work, so that their number "
+            "does not tell the number of tokens; 0ms: as fast as it goes."),
+        description="Each model runs a pass of one size at each multiple of this interval, whether or not there is "
+        "work, and delivers what it gave at the next multiple. So neither the number nor the times of passes tell of "
+        "answers. The boot refuses an interval that the machine cannot hold. 0ms: as fast as it goes.")
 
 
 class Pattern(Block):

@@ -13,6 +13,8 @@ each):
 * the last event of a streamed answer leaves on a multiple of `total`; another answer or refusal
   begins to, and the rest follows as fast as its client takes it.
 
+With a `cadence` besides, streams and their refusals leave as parcels: delivery/parcels.py.
+
 Left: the multiple itself (how long, to the grid). With `size_padding`, an event or a whole answer
 has a multiple of that many bytes. An answer that is too long to be made before it leaves goes out
 in portions, on multiples of `total`. docs/concepts/privacy.md says what that means. The grid needs
@@ -39,6 +41,7 @@ class Timing:
     first_token: float = 0.0
     total: float = 0.0
     jitter: float = 0.0
+    cadence: float = 0.0
 
     @property
     def padded(self) -> bool:
@@ -96,6 +99,22 @@ class Pacer:
             return now
         self._tick = max(self._tick + 1, math.ceil((now - self._arrived) / grid))
         return self._arrived + self._tick * grid
+
+    async def beat(self) -> int:
+        """Sleep until the next multiple of `first_token`, of which none is left out. Returns how
+        many follow up to the next multiple of `total`, which is one of them."""
+        grid = self.timing.first_token
+        self._tick = self._tick + 1 if self._tick else max(1, math.ceil((self._clock() - self._arrived) / grid))
+        due = self._tick * grid
+        await self.until(self._arrived + due)
+        left = -self._tick % self.beats
+        self.held = None if left else due
+        return left
+
+    @property
+    def beats(self) -> int:
+        """How many multiples of `first_token` are one of `total`."""
+        return round(self.timing.total / self.timing.first_token)
 
     def awake(self) -> float:
         """When a stream's next comment is due, by the clock, should nothing leave until then."""

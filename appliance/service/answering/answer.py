@@ -35,8 +35,9 @@ class Answer:
     def facts(self) -> AnswerFacts:
         """Return facts of the answer, for its shape."""
         job, booted = self._job, self._service.booted
+        padding = self._service.padding if self._service.parcel is None else None  # sizes are hidden where it leaves
         return AnswerFacts(self._exchange.request_id, job.model.name, f"fp_{booted.policy_digest.hex()[:16]}",
-                    channels=job.reader is not None, older=job.older, padding=self._service.padding, usage=self.usage,
+                    channels=job.reader is not None, older=job.older, padding=padding, usage=self.usage,
                     stopped=self._stopped, leads=job.echoed and job.model.tokenizer.leads)
 
     @property

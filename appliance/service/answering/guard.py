@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES
 
 from appliance.api.problems import RequestError
 from appliance.audit import endpoints
@@ -22,12 +23,14 @@ from appliance.audit.endpoints import INFERENCE
 from appliance.http.framing import Framing
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
+from appliance.service.delivery import parcels
 from appliance.service.parts import refusals
 from appliance.service.parts.exchange import Exchange, path_of
 from appliance.service.parts.wiring import Wiring
 
 PIECE_BYTES = 16 * 1024  # of a body that are handed over at once; a TLS record holds as many
 HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
+PADDING, HEAD_PADDING = b"appliance-padding", 2048  # the header that fills up heads, and their size with a `cadence`
 SINGLE = (b"authorization", b"content-encoding", b"content-type", b"x-api-key")  # of which a request has one at most
 
 HEADERS = {
@@ -60,7 +63,7 @@ class Guard:
             exchange.digests = self._service.salts.of(exchange.request_id)
         scope.setdefault("state", {})["exchange"] = exchange
         framing: Framing | None = scope["state"].get("framing")
-        reply = Reply(exchange, send, self._service, framing)
+        reply = Reply(exchange, send, self._service, scope)
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # the server sends no body for it
         self._service.books.metrics.in_flight.inc()
         try:
@@ -128,9 +131,9 @@ class Reply:
     """The way out. The head of an answer waits for its first body bytes, so that both leave
     together, and each for the record that it belongs to."""
 
-    def __init__(self, exchange: Exchange, send: Send, service: Wiring, framing: Framing | None = None) -> None:
-        """`framing` of the connection knows whether it ends with this answer."""
-        self._exchange, self._send, self._service, self._framing = exchange, send, service, framing
+    def __init__(self, exchange: Exchange, send: Send, service: Wiring, scope: HTTPScope) -> None:
+        """`scope` of the request: its connection knows whether it ends with this answer."""
+        self._exchange, self._send, self._service, self._scope = exchange, send, service, scope
         self._head: Message | None = None
         self._held = b""  # of the body
         self._tail = b""  # what follows it
@@ -142,21 +145,39 @@ class Reply:
         if message["type"] == "http.response.start":
             self._head = message
             return
+        if self._head is not None and self._exchange.refused_alike:
+            await self._refuse_alike(self._head, message.get("body", b""))  # type: ignore[arg-type]
+            return
         if self._head is not None:
-            head, self._head = self._head, None
             if self._exchange.paced:
                 await self._exchange.pacer.hold_end()
-            self._exchange.entry.status = head["status"]  # type: ignore[typeddict-item]
-            await self._record(recording.before_head)
-            self._tail = self._exchange.departure.tail() if self._exchange.entry.code is None else b""
-            head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
-            self.started = True
-            await self._send(head)
+            await self._leave(self._head)
         body: bytes = message.get("body", b"")  # type: ignore[assignment]
         more = bool(message.get("more_body", False))
         if not more:
             await self._record(recording.before_end)
         await self._pieces(self._held + body + (b"" if more else self._tail), more)
+
+    async def _leave(self, head: Message) -> None:
+        """Send the head, once it is recorded."""
+        self._head = None
+        self._exchange.entry.status = head["status"]  # type: ignore[typeddict-item]
+        await self._record(recording.before_head)
+        self._tail = self._exchange.departure.tail() if self._exchange.entry.code is None else b""
+        head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
+        self.started = True
+        await self._send(head)
+
+    async def _refuse_alike(self, head: Message, body: bytes) -> None:
+        """Send a refusal as the stream leaves that it was asked for."""
+        head["headers"] = [each for each in head["headers"]  # type: ignore[typeddict-item,typeddict-unknown-key]
+                           if each[0].lower() != b"content-length"]
+        async for parcel in parcels.refusal(body, self._exchange.pacer, self._service.parcel or 1):
+            if not self.started:
+                await self._leave(head)
+            await self._send({"type": "http.response.body", "body": parcel, "more_body": True})
+        self.ended = True
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _record(self, write: Callable[[Wiring, Exchange], None]) -> None:
         try:
@@ -188,6 +209,7 @@ class Reply:
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
         self._head = None
+        self._exchange.departure.streaming &= not self._exchange.departure.alike  # nothing of the stream has left
         await self({"type": "http.response.start", "status": error.status, "headers": headers})
         await self({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -197,10 +219,27 @@ class Reply:
         headers: list[tuple[bytes, bytes]] = [
             (name, str(int(value) + further).encode() if name.lower() == b"content-length" else value)
             for name, value in head["headers"]]  # type: ignore[typeddict-item]
-        ends = self._framing is not None and self._framing.ends_connection
+        framing: Framing | None = self._scope["state"].get("framing")
+        ends = framing is not None and framing.ends_connection
         if ends and not any(name.lower() == b"connection" for name, _ in headers):
             headers.append((b"connection", b"close"))
-        return headers + [(name.encode(), value.encode()) for name, value in ours.items()]
+        headers += [(name.encode(), value.encode()) for name, value in ours.items()]
+        alike = self._service.parcel is not None and self._exchange.endpoint in INFERENCE
+        return padded_head(head["status"], headers, self._scope) if alike else headers  # type: ignore[typeddict-item]
+
+
+def padded_head(status: int, headers: list[tuple[bytes, bytes]], scope: HTTPScope) -> list[tuple[bytes, bytes]]:
+    """Return headers with one more, so that the head has a multiple of `HEAD_PADDING` bytes. It
+    has those already that the server would add."""
+    names = {name.lower() for name, _ in headers}
+    if b"content-length" not in names and scope["http_version"] == "1.1":
+        headers = [*headers, (b"transfer-encoding", b"chunked")]
+    closes = any(b"close" in value.lower() for name, value in scope["headers"] if name == b"connection")
+    if b"connection" not in names and (closes or scope["http_version"] != "1.1"):
+        headers = [*headers, (b"connection", b"close")]
+    size = len(b"HTTP/1.1 200 \r\n\r\n") + len(STATUS_PHRASES[status]) + sum(
+        len(name) + len(value) + 4 for name, value in [*headers, (PADDING, b"")])
+    return [*headers, (PADDING, b"." * (-size % HEAD_PADDING))]
 
 
 def check_head(scope: HTTPScope) -> None:

@@ -65,9 +65,14 @@ def split(data: bytes) -> tuple[bytes, bytes]:
     return (data[:-len(DONE)], DONE) if data.endswith(DONE) else (data, b"")
 
 
+def event(service: Wiring, exchange: Exchange) -> bytes:
+    """Return the receipt as an event of a stream."""
+    return receipts.event(_receipt(service, exchange), exchange.request_id)
+
+
 def last_event(service: Wiring, exchange: Exchange, end: bytes) -> bytes:
     """The receipt as a stream's last event but for its `end`, padded behind the receipt."""
-    data = receipts.event(_receipt(service, exchange), exchange.request_id)
+    data = event(service, exchange)
     padded = pad_event(data + end, service.padding)
     return data + padded[:len(padded) - len(data) - len(end)] + end
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,12 +24,14 @@ from appliance.service.admission.prompts import LONG
 from appliance.service.answering import receipting, recording
 from appliance.service.answering.admit import Inquiry, admit, encode
 from appliance.service.answering.answer import Answer
+from appliance.service.answering.covered import CoveredAnswer
 from appliance.service.delivery import stream
 from appliance.service.parts.exchange import Exchange
 from appliance.service.parts.wiring import Wiring
 
 JSON = "application/json"
 PART_BYTES = 16 * 1024  # of a body that are made at once
+_STREAM = re.compile(rb'"stream"[\t\n\r ]*+:[\t\n\r ]*+true')  # a body that cannot be read may still say so
 
 
 def context_of(request: Request[Any, Any, Any]) -> tuple[Wiring, Exchange]:
@@ -45,6 +48,7 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     ignored = Ignored(strict=service.policy.service.strict)
     ask = await _read(request, adapter, ignored)
     exchange.course.streamed = ask.request.stream
+    exchange.departure.alike = service.parcel is not None and ask.request.stream
     wanted = receipting.is_wanted(request, service)
     if ask.counted is not None:
         return await unless_gone(request.receive, _encode(service, exchange, ask, ignored, told=adapter.tells_tokens))
@@ -98,6 +102,7 @@ async def _read(request: Request[Any, Any, Any], adapter: Adapter, ignored: Igno
         await service.traffic.room_for_text(exchange)
         body = await read_json(request, service.policy.limits.request_size_bytes)
         exchange.read(body)
+        exchange.departure.alike = service.parcel is not None and _STREAM.search(body) is not None
     return await _parse(service, body, adapter, ignored)
 
 
@@ -123,7 +128,9 @@ async def _respond(request: Request[Any, Any, Any], ask: Translation, made: Answ
         exchange.departure.streaming, exchange.departure.failed = True, shape.failed
         usage = made.usage if ask.usage else None
         events = stream.AnswerStream(shape, made.batches(), made.outbox, exchange.pacer, usage)
-        return Stream(_send(service, exchange, events.events()), media_type="text/event-stream")
+        data = _send(service, exchange, events.events()) if service.parcel is None else (
+            CoveredAnswer(service, exchange, events).parcels(service.parcel))
+        return Stream(data, media_type="text/event-stream")
     outbox, size = made.outbox, 0
     await unless_gone(request.receive, stream.collect(made.batches(), outbox))
     parts, ends = made.best(outbox)

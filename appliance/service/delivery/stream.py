@@ -43,15 +43,16 @@ async def awake(batches: AsyncIterator[Leaving], pacer: Pacer) -> AsyncIterator[
 
 
 @dataclass
-class _Collector:
-    """Fills the outbox between ticks."""
+class Filler:
+    """Fills an outbox with batches as they come."""
 
     outbox: Outbox
     first: asyncio.Event = field(default_factory=asyncio.Event)  # something came, or the answer failed
     over: bool = False
-    error: BaseException | None = None
+    error: Exception | None = None
 
     async def run(self, batches: AsyncIterator[Leaving]) -> None:
+        """Take all batches, and what ends them."""
         try:
             async for batch in batches:
                 self.outbox.add(batch)
@@ -88,7 +89,7 @@ class AnswerStream:
 
     async def _events_at_once(self) -> AsyncIterator[bytes]:
         """Events as text comes; only the last waits, where the policy pads the total time."""
-        opening = self._opening()
+        opening = self.opening()
         async for batch in awake(self.batches, self.pacer):
             if batch is None:
                 yield COMMENT
@@ -98,43 +99,48 @@ class AnswerStream:
                 yield opening + self.shape.more(self.outbox.take())
                 opening = b""
         await self.pacer.hold_end()
-        yield self._closing()
+        yield self.closing()
 
     async def _events_on_grid(self) -> AsyncIterator[bytes]:
         """The head on a multiple of the grid, and from the first token on one event of each choice
         on each multiple, until the answer may end."""
-        pacer, collector, opening, due_end = self.pacer, _Collector(self.outbox), self._opening(), None
-        task = asyncio.ensure_future(collector.run(self.batches))
+        pacer, filler, opening, due_end = self.pacer, Filler(self.outbox), self.opening(), None
+        task = asyncio.ensure_future(filler.run(self.batches))
         try:
             await pacer.until(pacer.next_tick())
-            if not collector.first.is_set():
+            if not filler.first.is_set():
                 yield HEAD
-                async for _ in collector.due(pacer):
+                async for _ in filler.due(pacer):
                     yield COMMENT
                 await pacer.until(pacer.next_tick())
             while True:
                 parts = self.outbox.take(EVENT_BYTES)
-                over = collector.over and self.outbox.empty
+                over = filler.over and self.outbox.empty
                 yield opening + self.shape.more(parts, paced=True)
                 opening = b""
                 if over and due_end is None:
-                    if collector.error is not None:
-                        raise collector.error
+                    if filler.error is not None:
+                        raise filler.error
                     due_end = pacer.end()
                 tick = pacer.next_tick()
                 if due_end is not None and tick > due_end - pacer.timing.first_token / 2:
                     break
                 await pacer.until(tick)
             await pacer.hold_end(due_end)
-            yield self._closing()
+            yield self.closing()
         finally:
             task.cancel()
 
-    def _opening(self) -> bytes:
+    def opening(self) -> bytes:
+        """Return the events before any text."""
         return self.shape.opened(self.outbox.choices)
 
-    def _closing(self) -> Last:
-        """The last events, in one write."""
+    def more(self) -> bytes:
+        """Return the events for what is in the outbox."""
+        return self.shape.more(self.outbox.take(EVENT_BYTES))
+
+    def closing(self) -> Last:
+        """Return the last events, which leave in one write."""
         return Last(self.shape.ended(self.outbox.ends, None if self.usage is None else self.usage()))
 
 

@@ -78,6 +78,7 @@ class Departure:
     """How an answer leaves."""
 
     streaming: bool = False  # events are on their way, and pace themselves
+    alike: bool = False  # a refusal leaves as a stream does
     cut_short: bool = False  # the service ends: nothing is held back any more
     spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded
     failed: Callable[[RequestError], bytes] = error_event  # the last event of a stream that cannot go on
@@ -112,6 +113,12 @@ class Exchange:
     def paced(self) -> bool:
         """Whether the answer's end is held to the grid as a whole."""
         return self.endpoint in INFERENCE and not (self.departure.streaming or self.departure.cut_short)
+
+    @property
+    def refused_alike(self) -> bool:
+        """Whether the answer is a refusal that leaves as the stream would have left."""
+        way = self.departure
+        return way.alike and self.entry.code is not None and not (way.streaming or way.cut_short)
 
     @property
     def known(self) -> Caller:

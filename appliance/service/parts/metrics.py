@@ -43,6 +43,10 @@ GAUGES = (  # of each model
     ("appliance_prefix_pages", "Pages for earlier texts, of all tenants together.", ["model"]),
     ("appliance_prefix_hits", "Requests of the last whole five minutes that found a part of their prompt, with noise, "
      "in steps of ten.", ["model"]),
+    ("appliance_late_passes", "Passes that ended after their interval, since a model with a cadence was loaded.",
+     ["model"]),
+    ("appliance_late_seconds_max", "By which the latest of them ended after its interval, rounded up to intervals.",
+     ["model"]),
     ("appliance_tokens_per_second", "Of requests that ended in the last minute, as appliance_tokens_total.",
      ["model", "kind"]))
 CONTENT_TYPE = "text/plain; version=0.0.4"  # the framework adds the charset
@@ -130,7 +134,7 @@ class Metrics:
     def watch_model(self, model: ServedModel, traffic: Traffic) -> None:
         """Add the load and the pages of a model that takes requests now."""
         name, engine = model.name, model.running.engine
-        waiting, running, slots, pages, claimed, prefixes, hits, rate = self._gauges
+        waiting, running, slots, pages, claimed, prefixes, hits, late, lateness, rate = self._gauges
         waiting.labels(name).set_function(lambda: traffic.load_of(model).queued)
         running.labels(name).set_function(lambda: traffic.load_of(model).running)
         slots.labels(name).set(model.slots)
@@ -140,6 +144,9 @@ class Metrics:
         if engine.keeps_prefixes:
             found = self._hits[name] = Hits()
             hits.labels(name).set_function(lambda: found.noisy)
+        if (beat := model.scheduler.beat) is not None:
+            late.labels(name).set_function(lambda: beat.late)
+            lateness.labels(name).set_function(lambda: beat.lateness * beat.interval)
         for kind in KINDS:
             rate.labels(name, kind).set_function(partial(self.per_second, name, kind))
 

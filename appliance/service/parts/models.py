@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from appliance import hostclock
 from appliance.api.problems import RequestError
 from appliance.boot.booted import Booted
+from appliance.boot.running.interval import interval_of
 from appliance.boot.running.load import RunningModel
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Model
@@ -85,11 +86,14 @@ class Models:
     def serve(self, running: RunningModel) -> ServedModel:
         """Give a loaded model its scheduler, which somebody must close."""
         limits, name, kept = self._booted.policy.limits, running.name, running.policy.prefix_cache
+        interval = interval_of(self._booted.policy)
         return ServedModel(running, Scheduler(
             running.engine, tenants=self._roster.askers_of(name), weights=self._roster.weights,
             queue=limits.concurrent_requests * limits.choices,  # prompts that a model has at the same time, at most
             prefix_lifetime=kept.lifetime_ms / 1000 if kept is not None and running.engine.keeps_prefixes else None,
-            shelf=None if self._booted.sessions is None else self._booted.sessions.shelf(name)),
+            shelf=None if self._booted.sessions is None else self._booted.sessions.shelf(name),
+            cadence=None if interval is None else interval.seconds, hidden=running.policy.speculation == "hidden",
+            on_late=lambda: self._booted.audit.counted.late(name)),
             int(hostclock.seconds()))
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from appliance.api.problems import PROBLEMS
 from appliance.audit.digests import Salts
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
+from appliance.boot.running.interval import interval_of
 from appliance.policy.schema import Policy
 from appliance.secure.residue import Scrubber
 from appliance.service.admission import quotas
@@ -98,6 +99,11 @@ class Wiring:
         """Events and answers have multiples of so many bytes; None: any size."""
         return self.policy.privacy.size_padding_bytes
 
+    @property
+    def parcel(self) -> int | None:
+        """Each parcel of a stream has so many bytes; None: streams do not leave in parcels."""
+        return self.padding if self.timing.cadence else None
+
     def substitutions_in(self, place: str) -> tuple[Rule, ...]:
         """Return the redaction of the `prompt` or the `answer`."""
         return self.substitutions if place in self.policy.privacy.redaction.apply_to else ()
@@ -163,4 +169,6 @@ def _timing(policy: Policy) -> Timing:
     padding = policy.privacy.timing_padding
     if padding is None:
         return Timing()
-    return Timing(padding.first_token_ms / 1000, padding.total_ms / 1000, padding.jitter_ms / 1000)
+    interval = interval_of(policy)
+    return Timing(padding.first_token_ms / 1000, padding.total_ms / 1000, padding.jitter_ms / 1000,
+                  0.0 if interval is None else interval.seconds)

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import io
 import json
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import h11
 import pytest
 
 from appliance.attestation.binding import Build
@@ -25,7 +27,7 @@ from appliance.boot.stdlib import Silence
 from appliance.policy import load
 from appliance.sandbox.box import Sandbox
 from appliance.sandbox.calls import Needs
-from appliance.service.answering.guard import Guard
+from appliance.service.answering.guard import HEAD_PADDING, Guard, padded_head
 from appliance.service.parts.exchange import Exchange, path_of
 from appliance.service.parts.wiring import Wiring, assemble
 from appliance.signed.tenants import TenantList
@@ -169,3 +171,22 @@ def test_the_record_is_there_before_the_first_byte(service: Wiring) -> None:
     for app, event in ((_answers, "request.done"), (_raises, "request.refused")):
         seen = _ask(service, app, lambda: [record["event"] for record in _records(service)])
         assert [event, event] == [events[-1] for events in seen]
+
+
+@pytest.mark.parametrize("status", [200, 401, 429, 503])
+@pytest.mark.parametrize("asked", [
+    "HTTP/1.1\r\n", "HTTP/1.1\r\nConnection: close\r\n", "HTTP/1.0\r\n", "HTTP/1.1\r\nConnection: x, Close\r\n"])
+@pytest.mark.parametrize("more", [{}, {"content-length": "5"}, {"content-length": "4096", "connection": "close"},
+                                  {"appliance-ignored": "a, b" * 99}], ids=["chunked", "counted", "closed", "noted"])
+def test_heads_have_one_size(status: int, asked: str, more: dict[str, str]) -> None:
+    """With what the server adds to them, as it writes them, whatever was asked and is answered."""
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(f"POST {CHAT} {asked}Host: x\r\n\r\n".encode())
+    request = connection.next_event()
+    assert isinstance(request, h11.Request)
+    scope: Any = {"http_version": request.http_version.decode(), "headers": [*request.headers]}
+    told = [(name.encode(), value.encode()) for name, value in {"content-type": "text/plain", **more}.items()]
+    reason = HTTPStatus(status).phrase.encode()
+    written = connection.send(h11.Response(status_code=status, headers=padded_head(status, told, scope), reason=reason))
+    assert written.startswith(b"HTTP/1.1 %d %b\r\n" % (status, reason))
+    assert HEAD_PADDING == len(written)

@@ -1,0 +1,111 @@
+"""The leakage harness: its arithmetic on leaks of known size, its examples; no policy waits for enforcement."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.cli.main import main
+from appliance.policy import load, unenforced
+from benchmarks.leakage import bounds, deployed, features, pairs, relay, trials
+
+ROOT = Path(__file__).parents[2]
+POLICIES = sorted([*ROOT.glob("policies/*.hcl"), *ROOT.glob("examples/**/*.hcl")])
+
+
+def _channel(wrong: float, trials_: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores that are the secret, but for a share that is flipped: a binary symmetric channel."""
+    draw = np.random.default_rng(seed)
+    secrets = draw.random(trials_) < 0.5
+    seen = secrets ^ (draw.random(trials_) < wrong)
+    return np.where(seen, 0.9, 0.1), secrets
+
+
+@pytest.mark.parametrize("wrong", [0.01, 0.1, 0.25, 0.4])
+def test_bits_of_a_symmetric_channel(wrong: float) -> None:
+    """A channel that flips a share p tells 1 - h(p) bits, and 1 - p of the answers are right."""
+    known = 1 + wrong * math.log2(wrong) + (1 - wrong) * math.log2(1 - wrong)
+    found = [bounds.judged(*_channel(wrong, 4000, seed)) for seed in range(40)]
+    assert abs(np.mean([each.bits for each in found]) - known) < 0.006
+    assert abs(np.mean([each.share for each in found]) - (1 - wrong)) < 0.004
+    assert sum(each.bits_at_most >= known for each in found) >= 34  # 38 of 40 are expected
+    assert sum(each.bits_at_least <= known for each in found) >= 34
+    assert sum(each.at_most >= 1 - wrong for each in found) >= 34
+
+
+def test_no_leak_is_none() -> None:
+    """Scores that know nothing: no bits but for the bias, and a bound that shrinks with the number of trials."""
+    draw = np.random.default_rng(3)
+    found = [bounds.judged(draw.random(10_000), draw.random(10_000) < 0.5) for _ in range(20)]
+    assert max(each.bits for each in found) < 0.003
+    assert max(each.bits_at_most for each in found) < 0.005
+    assert sum(each.at_most <= 0.52 for each in found) >= 18
+
+
+def test_a_bound_of_the_share_bounds_the_bits() -> None:
+    """Hellman and Raviv: no channel tells more bits than twice what its best guesser is above chance."""
+    for wrong in (0.01, 0.1, 0.3, 0.49):
+        found = bounds.judged(*_channel(wrong, 20_000, 1))
+        assert found.bits <= 2 * found.share - 1
+
+
+@pytest.mark.parametrize("pair", pairs.PAIRS)
+def test_both_kinds_of_a_pair_have_one_size(pair: str) -> None:
+    """In bytes, whatever is drawn; and they differ."""
+    make = pairs.Maker("demo", random.Random(1))
+    made = [pairs.PAIRS[pair](make, bool(number % 2)) for number in range(40)]
+    assert {pairs.BODY_BYTES} == {len(body) for each in made for body in (
+        each.body, *([] if each.before is None else [each.before]), *each.neighbours)}
+    assert made[0] != made[1]
+
+
+def test_records_are_found_wherever_a_stream_is_cut() -> None:
+    """The sizes are those of RFC 8446, 5.1: five bytes of header, and as many as it says."""
+    sizes = [0, 1, 300, 16640]
+    data = b"".join(b"\x17\x03\x03" + size.to_bytes(2, "big") + bytes(size) for size in sizes)
+    for step in (1, 4, 7, 5000, len(data)):
+        found = list[int]()
+        records = relay.Records(lambda size, kind, found=found: found.append(size))
+        for place in range(0, len(data), step):
+            records.feed(data[place:place + step])
+        assert [size + 5 for size in sizes] == found
+
+
+def test_what_a_trial_shows() -> None:
+    """Events of its connection and time alone."""
+    noted = [(relay.CAME, 7, 0.9, 10, 23), (relay.CAME, 7, 1.2, 20, 23), (relay.CAME, 8, 1.2, 30, 23),
+             (relay.CAME, 7, 1.4, 40, 23), (relay.CAME, 7, 2.9, 50, 23)]
+    trial = trials.Trial("length", True, port=7, asked=1.0, ended=2.0)
+    seen = trials.Seen([trial, trials.Trial("length", False, port=8, asked=1.0, ended=2.0)])
+    found = features.Observed(seen, np.array(noted, relay.EVENT), Path("/dev/null")).table("length", "socket")
+    assert [[2, 60], [1, 30]] == found.rows[:, :2].tolist()
+    assert [True, False] == found.secrets.tolist()
+
+
+@pytest.mark.parametrize("setting", deployed.SETTINGS)
+def test_what_is_measured_is_the_example(setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for its tenants and listeners, the policy is that of the file."""
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"a model")
+    monkeypatch.setattr(deployed.commandline, "model", lambda *_: model)
+    made = tmp_path / "measured.hcl"
+    made.write_text(deployed.measured(setting, 2, model="m").text())
+    ours, example = load(made).policy, load(deployed.path_of(setting)).policy
+    assert example.privacy == ours.privacy
+    assert example.limits == ours.limits
+    assert example.audit == ours.audit
+    assert ["lane0", "lane1", "neighbour", "watcher"] == [each.name for each in ours.tenants.tenants]
+
+
+@pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
+def test_no_field_of_a_policy_waits_for_enforcement(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`appliance check` has no note on a field that nothing enforces, and this version boots it."""
+    assert [] == unenforced(load(path).policy)
+    assert 0 == main(["check", str(path)])
+    told = capsys.readouterr().out
+    assert "this version boots it" in told
+    assert "unenforced" not in told
