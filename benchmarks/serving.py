@@ -19,6 +19,12 @@ import sys
 from typing import Any, TextIO
 
 
+def spread(token: int, sequence: int, vocabulary: int) -> int:
+    """The token of one of many sequences, each with one of its own: those of a mixture choose experts
+    by it."""
+    return 3 + (token + 101 * sequence) % (vocabulary - 3)
+
+
 def answers() -> TextIO:
     """The stream for answers: what was standard output. Text that libraries print there goes to
     standard error.
