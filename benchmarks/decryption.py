@@ -25,7 +25,7 @@ _EMPTY = 200
 
 
 class _Tiles:
-    """The tiles of one thread, sealed, and room for one that was opened."""
+    """The sealed tiles of a thread, and room for an opened tile."""
 
     def __init__(self, nbytes: int, library: Libcrypto | None) -> None:
         self._nbytes, key = nbytes, os.urandom(32)

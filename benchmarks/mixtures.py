@@ -2,13 +2,15 @@
 llama.cpp.
 
 The model has the shape of a published one, some of its layers, and random weights, so that tokens
-choose experts evenly. All engines take turns in each round. Rows: one request, eight requests, and
-a prompt of 512 tokens.
+choose experts evenly. All engines take turns in each round. Rows: one request, passes of few rows,
+eight requests, and a prompt of 512 tokens.
 
 `decrypted` is what a token of one request decrypts, over the bytes of the matrices that it needs.
 The bound of a sealed token is the time in which the threads decrypt those bytes, in tiles of that
 size and by the same library, and the time of a resident token. Both are measured in the same
 rounds. The bound of a resident token is the time in which the threads read its weights from memory.
+Costs are those of passes by their rows, each of another text, in passes of one row, beside what
+guessing reckons with (`engine.batch.speculate`).
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ import gguf
 import numpy as np
 
 from appliance.cli import numbers
+from appliance.engine.batch.speculate import LONGEST, PassCost
 from benchmarks import commandline, libraries, measure, memory, mixture_models, peer, process, report
 from benchmarks.measure import Row
 from benchmarks.process import Engine
 
 RESIDENT, SEALED, OBLIVIOUS = "resident", "sealed", "oblivious"
 CONTEXT, PROMPT, DEPTH, TOKENS, SLOTS = 640, 512, 32, 24, 8
+FEW = tuple(range(1, LONGEST + 2))
 _SECONDS = 0.4  # of each measurement of decryption
 
 
@@ -52,16 +56,17 @@ def _arguments() -> argparse.Namespace:
     return args
 
 
-def needed(shape: mixture_models.Mixture, layers: int) -> int:
-    """Bytes of the matrices that a token is multiplied with: of a layer's experts, those it
-    chooses."""
-    total = 0
+def needed(shape: mixture_models.Mixture, layers: int) -> tuple[int, int]:
+    """Bytes of the matrices that a token is multiplied with, of a layer's experts those it chooses;
+    and how many of them are of experts."""
+    total = experts = 0
     for name, size, kind in mixture_models.tensors(shape, layers):
         if len(size) > 1 and name != "token_embd.weight" and not name.endswith(".bias"):
             elements, nbytes = gguf.GGML_QUANT_SIZES[kind]
-            rows = int(np.prod(size[:-1])) * (shape.used if len(size) == 3 else 1) // (size[0] if len(size) == 3 else 1)
+            rows = int(np.prod(size[-2:-1])) * (shape.used if len(size) == 3 else 1)
             total += rows * size[-1] // elements * nbytes
-    return total
+            experts += rows * size[-1] // elements * nbytes if len(size) == 3 else 0
+    return total, experts
 
 
 def _engines(args: argparse.Namespace, model: str) -> list[Engine]:
@@ -107,6 +112,19 @@ def decode(engines: Sequence[Engine], threads: int, rounds: int, nbytes: int) ->
             "resident_of_bound": _ratio(speeds[RESIDENT], [each / nbytes for each in bandwidth])}
 
 
+def costs(engines: Sequence[Engine], rounds: int, reckoned: PassCost) -> dict[str, Any]:
+    """Passes of few rows, in passes of one."""
+    seconds: dict[str, dict[int, list[float]]] = {engine.name: {rows: [] for rows in FEW} for engine in engines}
+    for _ in range(rounds):
+        for engine in engines:
+            for rows in FEW:
+                found = engine.ask("batch", sequences=rows, depth=DEPTH, tokens=TOKENS)["seconds"]
+                seconds[engine.name][rows].append(found / TOKENS)
+    medians = {name: {rows: statistics.median(each) for rows, each in found.items()} for name, found in seconds.items()}
+    return {"kind": "costs", "rows": FEW, "reckoned": [reckoned(rows) for rows in FEW],
+            "measured": {name: [found[rows] / found[1] for rows in FEW] for name, found in medians.items()}}
+
+
 def _medians(speeds: dict[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in speeds.items() if found}
 
@@ -123,6 +141,10 @@ def _row(engines: list[Engine], kind: str, size: int, args: argparse.Namespace) 
 
 def line(found: dict[str, Any]) -> str:
     """A row for people."""
+    if found["kind"] == "costs":
+        return "; ".join([f"costs of {', '.join(map(str, found['rows']))} rows"] + [
+            f"{name} {' '.join(f'{cost:.2f}' for cost in each)}" for name, each in (
+                *found["measured"].items(), ("reckoned", found["reckoned"]))])
     median = found["median"]
     text = f"{found['kind']} {found['size']}: " + "; ".join(
         f"{name} {speed:.1f}" + (f" ({median[RESIDENT] / speed:.2f})" if name.startswith("llama") else "")
@@ -157,8 +179,10 @@ def main() -> int:
     try:
         for engine in engines:
             engine.ask("open", model=str(plain), threads=args.threads, context=CONTEXT, slots=SLOTS)
-        add(decode(engines, args.threads, args.rounds, needed(shape, args.layers)))
+        nbytes, experts = needed(shape, args.layers)
+        add(decode(engines, args.threads, args.rounds, nbytes))
         if not args.decode_only:
+            add(costs(engines[:2], args.rounds, PassCost(experts / nbytes, shape.experts, shape.used)))
             others = [engine for engine in engines if engine.name != OBLIVIOUS]
             add(_row(others, "batch", SLOTS, args))
             add(_row(others, "prefill", PROMPT, args))

@@ -20,8 +20,8 @@ from typing import Any, TextIO
 
 
 def spread(token: int, sequence: int, vocabulary: int) -> int:
-    """The token of one of many sequences, each with one of its own: those of a mixture choose experts
-    by it."""
+    """Return a token for one of many sequences. They differ: by its token, a sequence chooses the
+    experts of a mixture."""
     return 3 + (token + 101 * sequence) % (vocabulary - 3)
 
 

@@ -4,7 +4,7 @@ of experts.
 A small mixture with random weights answers texts of a chain of words, one token a pass. Two hosts
 look: one sees which places of the file are read, the other which pages of memory with ciphertext
 are touched, each in their order. For each `access_pattern` a decoder is trained to name the token
-of each pass by what was seen in that pass and in those around it, and is tried on texts that it has
+of each pass, by the traces of that pass and of those around it. It is tried on texts that it has
 not seen. Beside it stands the best that can be done without looking: always the same, most frequent
 word.
 
@@ -48,8 +48,8 @@ Trace = tuple[int, ...]
 
 
 def texts(count: int, seed: int = 3) -> NDArray[np.int64]:
-    """Texts (count, LENGTH) of words whose frequencies fall as in a language. Half of the time a word
-    is one of a few that often follow the one before."""
+    """Draw texts (count, LENGTH) of words whose frequencies fall as in a language. Half of the time
+    a word is one of a few that often follow the word before."""
     random = np.random.default_rng(seed)
     words = random.permutation(np.arange(3, family_models.VOCABULARY))[:WORDS]
     shares = 1 / np.arange(1, WORDS + 1)
@@ -71,7 +71,7 @@ def _pages(source: StreamedSource) -> list[tuple[int, int]]:
 
 
 def seen(host: str, access: str, tokens: NDArray[np.int64], folder: Path) -> Iterator[list[Trace]]:
-    """What a host sees of each text: a trace for each of its tokens."""
+    """Yield the traces of each text that a host sees, one for each of its tokens."""
     with pytest.MonkeyPatch.context() as patch:
         disk = DiskTracer(patch)
         with running("compiled sealed", folder, cast(Access, access), kept=EXPERTS if host == "pages" else ()) as (
@@ -93,8 +93,8 @@ def seen(host: str, access: str, tokens: NDArray[np.int64], folder: Path) -> Ite
 
 
 def features(traces: list[list[Trace]]) -> Floats:
-    """(texts, LENGTH, columns): of each pass what was touched, how often, and when first. What is the
-    same in all passes is left out."""
+    """Make columns (texts, LENGTH, columns) of what each pass touched: how often, and when first.
+    Columns that never differ are left out."""
     number: dict[int, int] = {}
     for text in traces:
         for trace in text:

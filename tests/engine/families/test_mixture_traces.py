@@ -14,7 +14,7 @@ from appliance.models.sources.source import Access
 from appliance.models.sources.streamed import StreamedSource
 from appliance.secure.locked import address
 from tests.support.disk_traces import DiskTracer
-from tests.support.page_traces import PageTracer
+from tests.support.page_traces import PAGE, PageTracer
 from tests.support.require import tools
 from tests.support.traced_mixture import EXPERTS, MARK, answer, prompts, running
 
@@ -79,6 +79,22 @@ def test_the_memory_of_ciphertext_sees_one_trace(kind: str, access: Access, tmp_
                 answer(engine, tokens)
             traces.append(tracer.pages)
     assert (1 if access == "oblivious" else COUNT) == _different([*traces])
+
+
+def test_pages_that_a_pass_works_in_tell(tmp_path: Path) -> None:
+    """What "oblivious" does not hide, as docs/concepts/memory.md says: results are written between the tile of a chosen
+    expert and the next one."""
+    traces = []
+    with running("compiled sealed", tmp_path, "oblivious", kept=EXPERTS) as (engine, source):
+        working = [(each.address, each.nbytes) for each in engine._forward._memories]
+        inner = [(start, end - start) for address, nbytes in working
+                 if (start := -(-address // PAGE) * PAGE) < (end := (address + nbytes) // PAGE * PAGE)]
+        tracer = PageTracer([*inner, *_ciphertext(source)], tmp_path, window=8)
+        for tokens in prompts(COUNT):
+            with tracer.tracing():
+                answer(engine, tokens)
+            traces.append(tracer.pages)
+    assert _different([*traces]) == COUNT
 
 
 def test_pages_of_resident_experts_tell(tmp_path: Path) -> None:
