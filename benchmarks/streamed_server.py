@@ -95,15 +95,15 @@ class Streamed(Own):
         return {"seconds": time.perf_counter() - start, "answer": [token for token in answer if token is not None]}
 
     def opened(self) -> dict[str, Any]:
-        """Bytes of tiles that were decrypted so far, and bytes of the file that were read; what does
-        it, and the bytes of its largest tile."""
+        """Return the bytes that were decrypted so far, and the bytes of the file that were read.
+        Also what decrypts, and the bytes of its largest tile."""
         assert isinstance(self._source, StreamedSource)
         return {"decrypted": self._source.workers.opened_nbytes, "read": self._source.workers.read_nbytes,
                 "by": self._source.reader.fetched_by, "tile": self._source.reader.tiles.tiling.max_tile_nbytes}
 
     def decryption(self, nbytes: int, threads: int, seconds: float) -> dict[str, Any]:
-        """Bytes a second that threads decrypt by what fetches this model's tiles, in tiles of a
-        size."""
+        """Return the bytes a second that threads decrypt, in tiles of a size, by the library that
+        this model uses."""
         return {"rate": Decryption(nbytes, threads, compiled=self.opened()["by"] != BY_INTERPRETER).rate(seconds)}
 
     def fetched(self) -> dict[str, Any]:
