@@ -21,7 +21,7 @@ ROOM = 256 << 20
 PIECE = 256 << 10
 """Bytes of one call: whole tiles, evenly apart, are read slower by some CPUs (docs/notes/streaming.md)."""
 
-_EMPTY = 200
+_EMPTY = 1000  # messages without text, of which the quickest says what a call takes
 
 
 class _Tiles:
@@ -61,10 +61,9 @@ class _Tiles:
             raise RuntimeError("a tile does not authenticate")
 
 
-def _seconds(work: Callable[[], None], times: int) -> float:
+def _seconds(work: Callable[[], None]) -> float:
     start = time.perf_counter()
-    for _ in range(times):
-        work()
+    work()
     return time.perf_counter() - start
 
 
@@ -79,7 +78,7 @@ class Decryption:
 
     def rate(self, seconds: float) -> float:
         """Bytes that the threads decrypt in a second, the calls' own time left out."""
-        call = min(_seconds(lambda: self._each[0].open(0), _EMPTY) for _ in range(5)) / _EMPTY
+        call = min(_seconds(lambda: self._each[0].open(0)) for _ in range(_EMPTY))
         counts, end = [0] * len(self._each), time.perf_counter() + seconds
 
         def work(index: int) -> None:

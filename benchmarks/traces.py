@@ -18,7 +18,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -92,7 +92,7 @@ def seen(host: str, access: str, tokens: NDArray[np.int64], folder: Path) -> Ite
                 yield found
 
 
-def features(traces: list[list[Trace]]) -> Floats:
+def features(traces: Sequence[Sequence[Trace]]) -> Floats:
     """Make columns (texts, LENGTH, columns) of what each pass touched: how often, and when first.
     Columns that never differ are left out."""
     number: dict[int, int] = {}
