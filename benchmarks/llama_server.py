@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.serving import serve
+from benchmarks.serving import serve, spread
 
 _PASS = 512
 
@@ -113,7 +113,8 @@ class Llama:
         ids = self._tokens(tokens)
         start = time.perf_counter()
         for step, token in enumerate(ids):
-            self._run([(token, depth + step, sequence) for sequence in range(sequences)])
+            self._run([(spread(token, sequence, self._vocabulary), depth + step, sequence)
+                       for sequence in range(sequences)])
         return {"seconds": time.perf_counter() - start}
 
 

@@ -21,7 +21,7 @@ from appliance.kernels.runtime import table
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.sources.resident import open_resident
 from appliance.models.sources.source import TileSource
-from benchmarks.serving import serve
+from benchmarks.serving import serve, spread
 
 _ROOM = 64 << 20
 
@@ -111,7 +111,8 @@ class Own:
         ids, slots = self._tokens(tokens), range(sequences)
         start = time.perf_counter()
         for step, token in enumerate(ids):
-            self._forward.run([token] * sequences, [depth + step] * sequences, slots, slots)
+            self._forward.run([spread(token, slot, self._vocabulary) for slot in slots],
+                              [depth + step] * sequences, slots, slots)
         return {"seconds": time.perf_counter() - start}
 
     def line(self) -> dict[str, Any]:

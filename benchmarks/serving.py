@@ -19,6 +19,12 @@ import sys
 from typing import Any, TextIO
 
 
+def spread(token: int, sequence: int, vocabulary: int) -> int:
+    """Return a token for one of many sequences. They differ: by its token, a sequence chooses the
+    experts of a mixture."""
+    return 3 + (token + 101 * sequence) % (vocabulary - 3)
+
+
 def answers() -> TextIO:
     """The stream for answers: what was standard output. Text that libraries print there goes to
     standard error.

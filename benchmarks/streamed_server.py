@@ -3,9 +3,10 @@ a plain one; the key is then not looked at.
 
 SHARE of its matrices is resident, the rest is streamed from the page cache. `kept`: all of it is
 streamed, and the encrypted records stay in memory, as `streaming_decrypt = true` has it where there
-is memory for them. `disk`: nothing of it stays, and it is read from the disk, as where there is no
-memory for a page cache; `disk:` and a share: the rest of it is. `resident` loads it as
-`streaming_decrypt = false` does. The model that `open` names is not looked at.
+is memory for them. `oblivious`: likewise, and each pass decrypts all experts. `disk`: nothing of it
+stays, and it is read from the disk, as where there is no memory for a page cache; `disk:` and a
+share: the rest of it is. `resident` loads it as `streaming_decrypt = false` does. The model that
+`open` names is not looked at.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from appliance.models.sources.source import TileSource
 from appliance.models.sources.streamed import StreamedSource
 from appliance.models.sources.tagged import PlainTiles, open_tagged
 from benchmarks import memory
+from benchmarks.decryption import Decryption
 from benchmarks.own_server import Own
 from benchmarks.serving import serve
 
-KEPT, DISK = "kept", "disk"
+BY_INTERPRETER = "the interpreter"
+KEPT, DISK, OBLIVIOUS = "kept", "disk", "oblivious"
 
 
 class Streamed(Own):
@@ -57,9 +60,10 @@ class Streamed(Own):
                 return open_sealed_resident(self._file, key.data, header_sha256=None, roles=known_roles)
         tiles = self._tiles()
         roles = known_roles(tiles.gguf)
-        if self._share == KEPT:
+        if self._share in (KEPT, OBLIVIOUS):
             kept = residency.choose_kept(tiles.tiling, self._file.stat().st_size, roles=roles)
-            return StreamedSource(tiles, kept=kept, roles=known_roles)
+            return StreamedSource(tiles, kept=kept, roles=known_roles,
+                                  access="oblivious" if self._share == OBLIVIOUS else "hidden")
         where, _, number = self._share.rpartition(":")
         drop, share = DISK in (where, number), 0.0 if number == DISK else float(number)
         whole = sum(map(residency.packed_nbytes, residency.matrices(tiles.tiling, roles)))
@@ -89,6 +93,18 @@ class Streamed(Own):
         start = time.perf_counter()
         answer += [advance.token for advance in advances]
         return {"seconds": time.perf_counter() - start, "answer": [token for token in answer if token is not None]}
+
+    def opened(self) -> dict[str, Any]:
+        """Return the bytes that were decrypted so far, and the bytes of the file that were read.
+        Also what decrypts, and the bytes of its largest tile."""
+        assert isinstance(self._source, StreamedSource)
+        return {"decrypted": self._source.workers.opened_nbytes, "read": self._source.workers.read_nbytes,
+                "by": self._source.reader.fetched_by, "tile": self._source.reader.tiles.tiling.max_tile_nbytes}
+
+    def decryption(self, nbytes: int, threads: int, seconds: float) -> dict[str, Any]:
+        """Return the bytes a second that threads decrypt, in tiles of a size, by the library that
+        this model uses."""
+        return {"rate": Decryption(nbytes, threads, compiled=self.opened()["by"] != BY_INTERPRETER).rate(seconds)}
 
     def fetched(self) -> dict[str, Any]:
         """Bytes that came from a disk for this process so far."""

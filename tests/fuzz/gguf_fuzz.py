@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from appliance.errors import ModelError
 from appliance.models.file import gguf
+from tests.support import sealed_models
 from tests.support.ggufs import BOOL, F32, I32, STRING, U8, U32, U64, Tensor, build, kv, kv_array
 
 
@@ -38,4 +39,4 @@ def seeds() -> list[bytes]:
         Tensor("blk.0.attn_q.weight", 12, (256, 2), bytes(288)), Tensor("x", 1, (2, 2, 2, 2), bytes(32)),
     ]
     return [build(), build(keys, alignment=64), build([], tensors), build(keys, tensors, alignment=64),
-            build([keys[0]], tensors[:1], version=2), build(version=1)]
+            build([keys[0]], tensors[:1], version=2), build(version=1), sealed_models.mixture()]

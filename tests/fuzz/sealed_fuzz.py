@@ -17,9 +17,9 @@ from appliance.models.sealed import header as sealed_header
 from appliance.sealing import restore
 from appliance.sealing.sealing import make_header
 from tests.support import sealed_by_spec as spec
-from tests.support.sealed_models import KEY, parts, small, with_gaps
+from tests.support.sealed_models import KEY, mixture, mixture_parts, parts, small, with_gaps
 
-_GOOD = {hashlib.sha256(gguf).digest() for gguf in (small(), with_gaps(small())[0])}
+_GOOD = {hashlib.sha256(gguf).digest() for gguf in (small(), with_gaps(small())[0], mixture())}
 
 
 def fuzz(data: bytes) -> None:
@@ -86,10 +86,12 @@ def _mended(data: bytes) -> bytes:
 
 
 def seeds() -> list[bytes]:
-    """A small sealed file, one with gaps, and one with larger tiles."""
-    gguf = small()
+    """A small sealed file, one with gaps, one with larger tiles, and a mixture of experts with both sizes."""
+    gguf, experts = small(), mixture()
+    mixed = mixture_parts(experts)
     start, tensors = parts(gguf)
     gapped, everything = with_gaps(gguf)
     return [spec.seal(gguf, start, tensors, KEY, bytes(32), 4096),
             spec.seal(gapped, start, everything, KEY, bytes(32), 4096, gaps=True),
-            spec.seal(gguf, start, tensors, KEY, bytes(32), 65536)]
+            spec.seal(gguf, start, tensors, KEY, bytes(32), 65536),
+            spec.seal(experts, *mixed, KEY, bytes(32), 4096), spec.seal(experts, *mixed, KEY, bytes(32), 65536)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from appliance.sealing import sealing
-from tests.support.ggufs import F32, STRING, Tensor, build, kv, kv_array
+from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
 from tests.support.sealed_by_spec import Part
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
@@ -29,9 +29,31 @@ def small(seed: int = 1) -> bytes:
     return build(keys, tensors)
 
 
+_SMALL = (("Q8_0", (100, 64), 6800), ("F32", (9,), 36), ("F32", (2, 5, 8), 320))
+_EXPERTS = (("F32", (4, 64), 1024), ("Q8_0", (4, 80, 64), 21760), ("Q8_0", (4, 32, 64), 8704), ("F32", (4, 80), 1280))
+
+
+def mixture(seed: int = 1) -> bytes:
+    """A file with a router, runs of four experts, and their biases."""
+    keys = [kv("general.architecture", STRING, "gpt-oss"), kv("gpt-oss.expert_count", U32, 4),
+            kv("gpt-oss.expert_used_count", U32, 2)]
+    names = ("gate_inp.weight", "gate_exps.weight", "down_exps.weight", "gate_exps.bias")
+    return build(keys, [
+        Tensor(f"blk.0.ffn_{name}", 8 if kind == "Q8_0" else 0, shape[::-1], data(size, seed + index))
+        for index, (name, (kind, shape, size)) in enumerate(zip(names, _EXPERTS, strict=True))])
+
+
+def mixture_parts(gguf: bytes) -> tuple[int, list[Part]]:
+    """Size of the header and the parts of `mixture`."""
+    return _parts(gguf, _EXPERTS)
+
+
 def parts(gguf: bytes) -> tuple[int, list[Part]]:
     """Size of the header and the parts of `small`, as its writer lays them out."""
-    sizes = [("Q8_0", (100, 64), 6800), ("F32", (9,), 36), ("F32", (2, 5, 8), 320)]
+    return _parts(gguf, _SMALL)
+
+
+def _parts(gguf: bytes, sizes: tuple[tuple[str, tuple[int, ...], int], ...]) -> tuple[int, list[Part]]:
     at = start = len(gguf) - sum(size + -size % _ALIGN for _, _, size in sizes)
     found = []
     for name, shape, size in sizes:

@@ -69,6 +69,8 @@ def test_rows_of_a_mixture_cost_more() -> None:
     assert 1.0 == cost(1) == DENSE(1)
     assert 5.0 == pytest.approx(cost(8), rel=0.05)
     assert 2.24 == pytest.approx(DENSE(8))
+    for rows, measured in ((2, 1.52), (3, 2.06), (4, 2.37), (6, 3.24)):  # two layers, resident and sealed, one thread
+        assert measured == pytest.approx(PassCost(0.558, 128, 8)(rows), rel=0.1)
     assert 0.95 < cost(4096) / DENSE(4096) < 1.05  # many rows read all experts, and then only computing counts
     pace = Pace(0.0, cost)
     assert 1 <= pace.count() <= 2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,17 +13,15 @@ import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.families.tensors import roles_of
-from appliance.models.sources import native
 from appliance.models.sources.source import Access
 from appliance.models.sources.streamed import StreamedSource
 from tests.support import family_models
+from tests.support.disk_traces import DiskTracer
 from tests.support.engines import kernels, opened
 from tests.support.logits import logits_of
 from tests.support.streams import stored
 
 KINDS = ("sealed", "plain", "compiled sealed", "compiled plain")
-_READ = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64 * 2), ctypes.c_int32,
-                         ctypes.c_int64, ctypes.c_int32)  # preadv2, of one part
 NAMES = ("qwen3moe", "qwen2moe", "glm4moe", "llama.experts", "gpt-oss", "gemma4.experts")
 PROMPT = family_models.prompts(4)[3]
 TEXTS = [tokens[:4] for tokens in family_models.prompts(6)[1:]]
@@ -98,26 +94,6 @@ def test_what_a_token_decrypts_and_reads(kind: str, access: Access, kept: bool, 
                 0 if kept else records // 4 if access == "leaks" else records)
 
 
-class _Tracer:
-    """Every read of a file by this process, compiled code's included: place and bytes, in their order."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.reads: list[tuple[int, int]] = []
-        self._preadv, functions = os.preadv, native.functions
-        self._call = _READ(self._compiled)
-        patch.setattr(os, "preadv", self._read)
-        patch.setattr(native, "functions", lambda library: functions(library) | {
-            "READ": ctypes.cast(self._call, ctypes.c_void_p).value or 0})
-
-    def _read(self, descriptor: int, buffers: list[Any], offset: int, flags: int = 0) -> int:
-        self.reads.append((offset, sum(len(memoryview(buffer)) for buffer in buffers)))
-        return self._preadv(descriptor, buffers, offset, flags)
-
-    def _compiled(self, descriptor: int, place: Any, _parts: int, offset: int, _flags: int) -> int:
-        address, nbytes = place.contents
-        return self._read(descriptor, [(ctypes.c_char * nbytes).from_address(address)], offset)
-
-
 @pytest.mark.parametrize("kind", ["compiled sealed", "compiled plain", "sealed", "plain"])
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("access", ["hidden", "oblivious", "leaks"])
@@ -125,7 +101,7 @@ def test_the_disk_sees_no_text(kind: str, kept: bool, access: Access, tmp_path: 
                                monkeypatch: pytest.MonkeyPatch) -> None:
     """Places of the file, in the order in which one thread asks for them, are the same for texts of one length; under
     "leaks" each text has others, so that the tracer sees."""
-    tracer, traces = _Tracer(monkeypatch), []
+    tracer, traces = DiskTracer(monkeypatch), []
     with _running(kind, tmp_path, threads=1, access=access, kept=_EXPERTS if kept else ()) as (engine, source):
         for tokens in TEXTS:
             tracer.reads.clear()
@@ -138,7 +114,7 @@ def test_the_disk_sees_no_text(kind: str, kept: bool, access: Access, tmp_path: 
 def test_what_is_read_ahead_is_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no page cache holds the file, all of it is read ahead, past the cache, whatever the text: nothing is asked
     for again by whoever wants a tile."""
-    tracer = _Tracer(monkeypatch)
+    tracer = DiskTracer(monkeypatch)
     with _running("sealed", tmp_path, threads=1, drop=True) as (engine, source):
         assert source.reader.ahead is not None
         spans = {(span.offset, span.nbytes) for span in source.reader.ahead._spans}

@@ -1,0 +1,111 @@
+"""What the host sees of a streamed mixture that answers a hundred prompts of one length: system calls that read its
+file, and pages of memory that are touched."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.models.sources.source import Access
+from appliance.models.sources.streamed import StreamedSource
+from appliance.secure.locked import address
+from tests.support.disk_traces import DiskTracer
+from tests.support.page_traces import PAGE, PageTracer
+from tests.support.require import tools
+from tests.support.traced_mixture import EXPERTS, MARK, answer, prompts, running
+
+COUNT = 100
+_READS = ("read,pread64,readv,preadv,preadv2,mmap,sendfile,splice,copy_file_range,fadvise64,readahead,io_uring_setup,"
+          "write")
+
+
+def _different(traces: list[object]) -> int:
+    assert len(traces) == COUNT
+    assert all(traces)
+    return len(set(traces))
+
+
+@pytest.mark.parametrize("kind", ["sealed", "compiled sealed", "compiled plain"])
+@pytest.mark.parametrize(("access", "kept"), [("hidden", False), ("hidden", True), ("oblivious", False),
+                                              ("leaks", False)])
+def test_the_disk_sees_one_trace(kind: str, access: Access, kept: bool, tmp_path: Path,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places of the file and their order are the same for each prompt, or others for each under "leaks", where so the
+    tracer sees."""
+    tracer, traces = DiskTracer(monkeypatch), list[object]()
+    with running(kind, tmp_path, access, kept=EXPERTS if kept else ()) as (engine, _):
+        for tokens in prompts(COUNT):
+            tracer.reads.clear()
+            answer(engine, tokens)
+            traces.append(tuple(tracer.reads))
+    assert (COUNT if access == "leaks" else 1) == _different(traces)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("access", ["hidden", "oblivious", "leaks"])
+def test_the_kernel_sees_one_trace(access: Access, tmp_path: Path) -> None:
+    """As strace shows the whole process: all system calls by which the file could be read, or brought to memory."""
+    tools("strace", package="strace")
+    out = tmp_path / "calls"
+    subprocess.run(["strace", "-f", "-y", "-qq", "-e", f"trace={_READS}", "-e", "signal=none", "-o", out,
+                    sys.executable, "-m", "tests.support.traced_mixture", tmp_path, access, str(COUNT)], check=True,
+                   cwd=Path(__file__).parents[3], stderr=subprocess.DEVNULL)
+    marked = re.split(rf'.* write\(2<[^>]*>, "{MARK}\\n".*\n', out.read_text())
+    traces = [tuple(re.sub(r"0x[0-9a-f]+", "", line.partition(" ")[2]) for line in part.splitlines()
+                    if "model.sealed" in line) for part in marked[1:-1]]
+    assert (COUNT if access == "leaks" else 1) == _different([*traces])
+
+
+def _ciphertext(source: StreamedSource) -> list[tuple[int, int]]:
+    """The memory with the records of experts and the pieces of the embedding, by its addresses and bytes."""
+    pages = [source.reader.records.pages, *([source._embedding._pages] if source._embedding else [])]
+    return [(address(each), len(each)) for each in pages if each is not None]
+
+
+@pytest.mark.parametrize("kind", ["sealed", "compiled sealed"])
+@pytest.mark.parametrize("access", ["hidden", "oblivious", "leaks"])
+def test_the_memory_of_ciphertext_sees_one_trace(kind: str, access: Access, tmp_path: Path) -> None:
+    """Pages of the records of experts and of the embedding are touched in one order for all prompts under "oblivious".
+    They are others for each under "hidden", which promises nothing of memory, and where so the tracer sees."""
+    traces = []
+    with running(kind, tmp_path, access, kept=EXPERTS) as (engine, source):
+        tracer = PageTracer(_ciphertext(source), tmp_path, window=4)
+        for tokens in prompts(COUNT):
+            with tracer.tracing():
+                answer(engine, tokens)
+            traces.append(tracer.pages)
+    assert (1 if access == "oblivious" else COUNT) == _different([*traces])
+
+
+def test_pages_that_a_pass_works_in_tell(tmp_path: Path) -> None:
+    """What "oblivious" does not hide, as docs/concepts/memory.md says: results are written between the tile of a chosen
+    expert and the next one."""
+    traces = []
+    with running("compiled sealed", tmp_path, "oblivious", kept=EXPERTS) as (engine, source):
+        working = [(each.address, each.nbytes) for each in engine._forward._memories]
+        inner = [(start, end - start) for address, nbytes in working
+                 if (start := -(-address // PAGE) * PAGE) < (end := (address + nbytes) // PAGE * PAGE)]
+        tracer = PageTracer([*inner, *_ciphertext(source)], tmp_path, window=8)
+        for tokens in prompts(COUNT):
+            with tracer.tracing():
+                answer(engine, tokens)
+            traces.append(tracer.pages)
+    assert _different([*traces]) == COUNT
+
+
+def test_pages_of_resident_experts_tell(tmp_path: Path) -> None:
+    """Of experts that are resident, only the chosen ones are touched: why "oblivious" is refused for these."""
+    traces = []
+    with running("compiled sealed", tmp_path, "hidden", resident=EXPERTS) as (engine, source):
+        arena = source._decrypted._arena
+        assert arena is not None
+        tracer = PageTracer([(address(arena), len(arena))], tmp_path, window=4)
+        for tokens in prompts(COUNT):
+            with tracer.tracing():
+                answer(engine, tokens)
+            traces.append(tracer.pages)
+    assert _different([*traces]) == COUNT
