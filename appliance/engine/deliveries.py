@@ -1,5 +1,5 @@
-"""What requests are about to hear of their answers: at once, or, under a cadence, at the next
-multiple of the interval.
+"""The news of answers on their way to requests. Under a cadence it waits for the next multiple of
+the interval.
 
 Where guesses are hidden, one token of an answer leaves at each multiple, as if there had been none.
 An answer that follows another of its request in the same slot waits until that has left: without
@@ -19,7 +19,7 @@ from appliance.errors import EngineError, ModelError
 NOWHERE = -1  # the slot of an answer that has none
 
 
-class Outbox:
+class Deliveries:
     """The advances, errors and ends that have not been delivered."""
 
     def __init__(self, *, held: bool, singly: bool) -> None:
