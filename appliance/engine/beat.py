@@ -41,7 +41,7 @@ class Beat:
         self.settle()  # where the thread was stopped for longer than an interval
 
     def settle(self) -> None:
-        """End a pass. Where its interval is over, it is late, and the next multiple is waited for."""
+        """End a pass. It is late where its interval is over: the next multiple is waited for."""
         over = -self.left
         if over <= 0:
             return

@@ -20,6 +20,7 @@ from appliance.engine.batch.plan import Plan
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
+from appliance.engine.decode.sampler import Sampling
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
@@ -187,17 +188,20 @@ class Engine:
 
     def pass_seconds(self, rows: int) -> float:
         """Time a pass of so many rows at its dearest: those of answers, and of their prompts, are
-        at the end of full contexts. The engine must be idle; nothing of it stays."""
+        at the end of full contexts, and a token is drawn for each answer. The engine must be idle;
+        nothing of it stays."""
         batcher, answers, plan = self.acquire(), self.concurrent, Plan()
         try:
+            request = GenerationRequest((DUMMY_TOKEN,), 1 + _TIMES, Sampling(temperature=1.0), ignore_end=True)
+            drawn = [self.generation(request) for _ in range(answers)]
             with self._seats.claim([self.context] * answers) as slots:
                 for index, slot in enumerate(slots):
                     count = min(rows // answers + (index < rows % answers), self.context)
                     self._seats.pretend(slot, self.context)
                     plan.add_rows(slot, self.context - count, [DUMMY_TOKEN] * count, 1)
                 self._fixed(rows).fill(plan)
-                batcher.time(plan)  # touches memory for the first time
-                seconds = statistics.median(batcher.time(plan) for _ in range(_TIMES))
+                batcher.time(plan, drawn)  # touches memory for the first time
+                seconds = statistics.median(batcher.time(plan, drawn) for _ in range(_TIMES))
             for slot in slots:
                 self._seats.give_back(slot)
             return seconds

@@ -1,5 +1,5 @@
-"""What requests are about to hear of their answers: at once, or, under a cadence, at the next
-multiple of the interval.
+"""The news of answers on their way to requests. Under a cadence it waits for the next multiple of
+the interval.
 
 Where guesses are hidden, one token of an answer leaves at each multiple, as if there had been none.
 An answer that follows another of its request in the same slot waits until that has left: without

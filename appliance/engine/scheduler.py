@@ -13,7 +13,7 @@ the thread of another that needs its room. It must return at once (hand the even
 or a queue). After an error in the engine the handle gets `on_error` instead of a last advance.
 
 With a *cadence* a pass begins at each multiple of an interval, whether or not there is work. All
-passes have one size (`batch.fixed_pass`). What a pass gives is delivered at the next multiple.
+passes have one size (`batch.fixed_pass`). Their results are delivered at the next multiple.
 
 Safe to use from any thread.
 """
@@ -64,13 +64,14 @@ class Scheduler:
         `prefix_lifetime`: seconds for which pages of texts are kept after their last use; None
         keeps none. `shelf`: where they outlive the engine.
 
-        `cadence`: seconds from one pass to the next, for an engine whose passes have one size; None:
-        as fast as it goes. `hidden`: guesses show in no answer's times, which needs a cadence.
-        `on_late` is called in the engine's thread for each pass that ends after its interval."""
+        `cadence`: seconds from one pass to the next, of an engine whose passes have one size;
+        None: as fast as it goes. `hidden`: guesses show in no answer's times, which needs a
+        cadence. `on_late` is called in the engine's thread for each pass that ends after its
+        interval."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         if (hidden and cadence is None) or (cadence is not None and (cadence <= 0 or engine.pass_rows is None)):
-            raise EngineError("a cadence is above 0 s, of passes of one size; guesses are hidden by a cadence alone")
+            raise EngineError("a cadence is above 0 s, and needs passes of one size; hidden guesses need a cadence")
         self._engine = engine
         self._batcher: Batcher = engine.acquire()
         self._concurrent = min(concurrent or engine.concurrent, engine.concurrent)
@@ -208,8 +209,8 @@ class Scheduler:
             return not (self._queue.empty and self._closing)
 
     def _keep_time(self, beat: Beat) -> None:
-        """Run a pass at the next multiple, whether or not there is work. What the pass before it
-        gave is delivered then. A pass is planned a little before, so that it begins in time."""
+        """Run a pass at the next multiple, whether or not there is work, and deliver the results of
+        the pass before. It is planned a little earlier, so that it begins in time."""
         beat.settle()
         lead = min(LEAD, beat.interval / LEAD_PART)
         while (left := beat.left - lead) > 0:

@@ -15,7 +15,7 @@ from appliance.engine.engine import Engine
 from appliance.errors import BootError
 from appliance.policy import Policy
 
-PART = 0.75  # of an interval that passes take; tokens are chosen, and disturbances borne, in the rest
+PART = 0.75  # of an interval that passes take, with the choice of tokens; disturbances are borne in the rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,10 +134,12 @@ class Batcher:
             raise EngineError("no answer in progress has a row in the next pass", code="engine-internal")
         return []
 
-    def time(self, plan: Plan) -> float:
-        """Run a pass of no answer, and return its seconds."""
+    def time(self, plan: Plan, drawn: list[Generation]) -> float:
+        """Run a pass, draw a token for each of some answers, and return the seconds of both."""
         start = time.monotonic()
-        self.forward.run(plan.tokens, plan.positions, plan.slots, plan.logit_rows)
+        logits = self.forward.run(plan.tokens, plan.positions, plan.slots, plan.logit_rows)
+        for each, row in zip(drawn, logits, strict=False):
+            each.advance(row)
         return time.monotonic() - start
 
     def close(self) -> None:

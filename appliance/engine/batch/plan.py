@@ -92,7 +92,7 @@ class Planner:
         self._share = PromptShare(weights)
 
     def fix(self, limits: BatchLimits) -> None:
-        """Plan passes of one size from now on, which answers fill up to `limits`: no time counts."""
+        """Plan passes of one size from now on, which answers fill up to `limits`."""
         self._limits, self._fixed = limits, True
 
     def reads(self, sequences: list[Sequence], tenant: str, prompts: int) -> bool:
