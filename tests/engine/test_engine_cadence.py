@@ -17,10 +17,10 @@ from appliance.engine.beat import Beat
 from appliance.engine.decode.events import End, PromptLogprobs, Text
 from appliance.engine.decode.generation import Advance, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
+from appliance.engine.deliveries import Deliveries
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.seats import dummy_seats
 from appliance.engine.handle import Handle
-from appliance.engine.outbox import Outbox
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
 from appliance.models.sources.streamed import StreamedSource
@@ -339,21 +339,21 @@ def test_what_is_held_leaves_in_order() -> None:
     place of what is left; all at once for a request that nobody waits for."""
     with steady() as engine:
         first, second, third = (Heard(engine) for _ in range(3))
-        outbox = Outbox(held=True, singly=True)
+        deliveries = Deliveries(held=True, singly=True)
         for each in (first, second, third):
             for token in (7, 8, 9):
-                outbox.put(each.handle, 0, Advance(token, (Text(0, "x", 1),)))
-        outbox.put(first.handle, 0, _end())
-        outbox.end(first.handle)
+                deliveries.put(each.handle, 0, Advance(token, (Text(0, "x", 1),)))
+        deliveries.put(first.handle, 0, _end())
+        deliveries.end(first.handle)
         assert [] == first.said
-        outbox.release()
+        deliveries.release()
         assert [7] == first.said == second.said == third.said
-        outbox.fail(second.handle, EngineError("gone"))
+        deliveries.fail(second.handle, EngineError("gone"))
         third.handle.cancel()
-        outbox.release()
+        deliveries.release()
         assert ([7, 8], [7, "gone"], [7, 8, 9]) == (first.said, second.said, third.said)
         assert (False, True) == (first.handle.wait(0), second.handle.wait(0))
-        outbox.release()
-        outbox.release()
+        deliveries.release()
+        deliveries.release()
         assert [7, 8, 9, None] == first.said
         assert first.handle.wait(0)

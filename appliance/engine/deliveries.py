@@ -19,7 +19,7 @@ from appliance.errors import EngineError, ModelError
 NOWHERE = -1  # the slot of an answer that has none
 
 
-class Outbox:
+class Deliveries:
     """The advances, errors and ends that have not been delivered."""
 
     def __init__(self, *, held: bool, singly: bool) -> None:
