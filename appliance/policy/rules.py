@@ -150,9 +150,9 @@ def redaction(policy: Policy) -> Breaches:
 
 
 def cadence(policy: Policy) -> Breaches:
-    """Passes at fixed times hide nothing where the times and sizes of answers show it."""
+    """With a cadence, answers have both grids and a size, or none of them, as `advice` warns."""
     times, size = policy.privacy.timing_padding, policy.privacy.size_padding_bytes
-    if times is None or not times.cadence_ms:
+    if times is None or not times.cadence_ms or not (times.first_token_ms or times.total_ms or size):
         return
     place: Path = ("privacy", "timing_padding", "cadence")
     shown = "a cadence hides how long an answer is, which its {} would tell"

@@ -559,8 +559,8 @@ TIMES = 'first_token = "200ms"\ntotal = "10s"'
     ('first_token = "300ms"\ntotal = «"10s"\ncadence = "50ms"', 'size_padding = "4KiB"', 'write total = "10200ms"'),
     (f'{TIMES}\ncadence = "50ms"', 'size_padding = "1KiB"', None)])
 def test_a_cadence_needs_answers_whose_times_and_sizes_tell_nothing(times: str, size: str, words: str | None) -> None:
-    """Else they tell what the passes hide: an error that says what to add. Under schema 1, where no boot takes it, such
-    a file stays valid."""
+    """Both grids and a size: else they tell what the passes hide. The error says what to add. Under schema 1, where no
+    boot takes it, such a file stays valid."""
     times = times.replace("«cadence = ", 'cadence = «')
     text = in_schema(2, with_lines("privacy", f"timing_padding {{\n{times}\n}}\n{size}"))
     if words is None:
@@ -568,6 +568,15 @@ def test_a_cadence_needs_answers_whose_times_and_sizes_tell_nothing(times: str, 
     else:
         only_finding(text, "rule", words)
     valid(text.replace("schema = 2", "schema = 1").replace("«", ""))
+
+
+def test_a_lone_cadence_is_warned_of() -> None:
+    """It hides what it says it hides, from the disk, and nothing from the network."""
+    text, place = marked(in_schema(2, with_lines("privacy", 'timing_padding { cadence = «"50ms" }')))
+    valid(text)
+    [found] = [each for each in check(text).diagnostics if each.severity == "warning" and "cadence" in each.path]
+    assert place == (found.line, found.column)
+    assert "first_token and total" in (found.fix or "")
 
 
 SESSIONS = {

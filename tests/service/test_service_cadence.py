@@ -148,4 +148,4 @@ def test_guesses_that_show_are_warned_of(speculation: str, schema: int, severity
     assert 0 == main(["check", "--json", str(_policy(tmp_path, tiny_model, speculation, schema=schema))])
     found = json.loads(capsys.readouterr().out)["diagnostics"]
     assert ([] if severity is None else [(severity, 'model "tiny".speculation')]) == [
-        (each["severity"], each["path"]) for each in found]
+        (each["severity"], each["path"]) for each in found if "timing_padding" not in each["path"]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable
 
 from litestar.enums import ScopeType
@@ -172,7 +173,8 @@ class Reply:
         """Send a refusal as the stream leaves that it was asked for."""
         head["headers"] = [each for each in head["headers"]  # type: ignore[typeddict-item,typeddict-unknown-key]
                            if each[0].lower() != b"content-length"]
-        async for parcel in parcels.refusal(body, self._exchange.pacer, self._service.parcel or 1):
+        end = functools.partial(self._record, recording.before_end)
+        async for parcel in parcels.refusal(body, self._exchange.pacer, self._service.parcel or 1, end):
             if not self.started:
                 await self._leave(head)
             await self._send({"type": "http.response.body", "body": parcel, "more_body": True})

@@ -2,6 +2,7 @@
 
     whole answer or refusal   `request.done` or `request.refused`, then its first byte
     streamed answer           `stream.started`, then its first byte; its own record, then its last events
+    refusal that looks so     the same
 
 So every byte that a client gets belongs to a record that is written already. Where a record cannot
 be written, the answer's end stays here and the client gets `audit_unavailable` in its place, or
@@ -31,8 +32,11 @@ FULL = "state_full"  # the code of a request that the disk has no room for
 def before_head(service: Wiring, exchange: Exchange) -> None:
     """Record what is about to leave: a whole answer, or that a stream starts. RequestError
     `audit_unavailable` where nothing may leave."""
-    if exchange.departure.streaming and exchange.entry.code is None:
+    starts = exchange.departure.streaming and exchange.entry.code is None
+    if starts:
         service.readiness.require_audit(exchange.endpoint)
+    alike = exchange.refused_alike and not exchange.entry.event and not _without_record(service, exchange)
+    if starts or alike:
         _write(service, exchange, "stream.started", {
             "request": exchange.request_id, "endpoint": exchange.endpoint, **_who(exchange)})
         exchange.entry.started = True

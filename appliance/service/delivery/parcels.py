@@ -11,7 +11,7 @@ they are longer than a parcel. A refusal leaves in the same way, with spaces for
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -132,13 +132,15 @@ class Parcels:
         return parcel
 
 
-async def refusal(body: bytes, pacer: Pacer, size: int) -> AsyncIterator[bytes]:
-    """Yield the JSON of a refusal as the parcels of a stream."""
+async def refusal(body: bytes, pacer: Pacer, size: int, end: Callable[[], Awaitable[None]]) -> AsyncIterator[bytes]:
+    """Yield the JSON of a refusal as the parcels of a stream; `end` takes note of its end."""
     left = 1
     while left or body:
         left = await pacer.beat()
-        yield body[:size].ljust(size)
-        body = body[size:]
+        parcel, body = body[:size].ljust(size), body[size:]
+        if not (left or body):
+            await end()
+        yield parcel
 
 
 def cover(nbytes: int) -> bytes:

@@ -172,14 +172,20 @@ def test_a_refusal_leaves_as_a_stream(words: int) -> None:
 
     async def run() -> AsyncIterator[tuple[float, bytes]]:
         pacer = Pacer(Timing(GRID, TOTAL, cadence=0.01), arrived, clock=clock, sleep=clock.sleep)
-        async for parcel in parcels.refusal(json.dumps("x" * words).encode(), pacer, SIZE):
+        async for parcel in parcels.refusal(json.dumps("x" * words).encode(), pacer, SIZE, end):
             yield round(clock.now - arrived, 6), parcel
+
+    async def end() -> None:
+        ended.append(round(clock.now - arrived, 6))
 
     async def all_of() -> list[tuple[float, bytes]]:
         return [each async for each in run()]
 
+    ended = list[float]()
+
     found = asyncio.run(all_of())
     assert json.loads(b"".join(parcel for _, parcel in found)) == "x" * words
+    assert [found[-1][0]] == ended
     count = PER_TOTAL if words < 4 * SIZE else 2 * PER_TOTAL
     assert [(round(GRID * number, 6), SIZE) for number in range(1, count + 1)] == [
         (at, len(parcel)) for at, parcel in found]
