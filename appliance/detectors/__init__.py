@@ -1,7 +1,7 @@
 """Personal data and secrets in text, found by their form, their check digits and the words before
 them. No model is used.
 
-    candidates  what the judgement of a candidate rests on
+    candidates  one candidate, and the means to judge it
     kinds       one file a group of detectors
     folding     a text in its plainest spelling, with the way back to its positions
     table       all detectors, one row each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import ipaddress
 import json
@@ -16,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.detectors.candidates import checksums, table
+from appliance.detectors import table
+from appliance.detectors.candidates import checksums
 from appliance.detectors.candidates.row import Detector
 from appliance.detectors.folding import Folded
 from appliance.detectors.stream import Detection, DetectorStage
@@ -24,6 +26,8 @@ from appliance.kernels.runtime.table import load
 from appliance.policy.schema import DETECTORS
 from appliance.policy.schema.patterns import bounds
 from appliance.service.admission.redaction import Redactor, Substitution, redact
+from appliance.service.delivery.channels import Channels
+from appliance.text.calls.reading.pieces import Arguments, Call, Said, Thought
 from tests.support import pace
 from tests.support.extent import examples
 
@@ -204,6 +208,31 @@ def test_pieces_add_up_to_the_redacted_whole(parts: list[str], cuts: int) -> Non
     redactor = Redactor(rules)
     pieces = [redactor.feed(text[place:place + cuts]) for place in range(0, len(text), cuts)]
     assert redact(rules, text) == "".join([*pieces, redactor.finish()])
+
+
+def test_channels_of_an_answer_are_redacted_apart() -> None:
+    """Content, thoughts, and the name and arguments of a call: each is a text of its own, in pieces."""
+    class Reader:
+        """Gives what it is told to."""
+
+        def push(self, text: str) -> list[Any]:
+            kind, _, rest = text.partition(":")
+            return [Arguments(0, rest) if kind == "a" else Thought(rest) if kind == "t" else Said(rest)]
+
+        def finish(self, *, cut: bool = False) -> list[Any]:
+            return []
+
+    async def joined() -> dict[str, str]:
+        channels, texts = Channels(0, [ALL], Reader()), defaultdict(str)  # type: ignore[arg-type]
+        events = await channels._all([Call(0, "mail bob@x.com")])
+        for piece in ("t:ann@exa", "t:mple.com", 'a:{"to": "eve@exa', 'a:mple.com"}', "s:4111 1111 11", "s:11 1111."):
+            events += await channels.push(piece)
+        for event in [*events, *await channels.finish()]:
+            texts[type(event).__name__] += getattr(event, "text", getattr(event, "name", ""))
+        return dict(texts)
+
+    assert {"CallStart": "mail [email]", "ThoughtText": "[email]", "ArgumentText": '{"to": "[email]"}',
+            "Text": "[credit-card]."} == asyncio.run(joined())
 
 
 def test_every_cut_of_two_adds_up() -> None:

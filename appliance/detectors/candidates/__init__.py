@@ -1,4 +1,4 @@
-"""What the judgement of a candidate rests on: its text, words before it, check digits.
+"""Candidates, and the means to judge them: their text, the words before it, check digits.
 
     row         one detector: an expression for candidates, and a function that judges them
     context     words before a candidate that speak for it, or against it

@@ -1,4 +1,4 @@
-"""Numbers of payment: cards (ISO/IEC 7812) by the issuer's range, its lengths and Luhn; bank accounts
+"""Numbers of payment: cards (ISO/IEC 7812) by the issuer's range, its lengths and Luhn; accounts
 (IBAN, ISO 13616) by the country's length and modulo 97."""
 
 from __future__ import annotations
