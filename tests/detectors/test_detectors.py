@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gzip
 import ipaddress
 import json
@@ -35,9 +36,14 @@ SET = Path(__file__).with_name("labelled.jsonl.gz")
 ALL = Detection(table.DETECTORS, load())
 
 
+@functools.cache
+def _detection(*names: str) -> Detection:
+    return Detection(table.chosen(names), load()) if names else ALL
+
+
 def _found(text: str, *names: str) -> list[tuple[int, int, str]]:
     found: list[tuple[int, int, str]] = []
-    stage = DetectorStage(Detection(table.chosen(names), load()) if names else ALL, found)
+    stage = DetectorStage(_detection(*names), found)
     stage.feed(text)
     stage.finish()
     return found
@@ -143,6 +149,7 @@ def test_every_name_of_a_policy_has_its_rows() -> None:
         assert bounds(row.expression).high <= 4096
 
 
+@functools.cache
 def _labelled() -> dict[str, list[dict[str, Any]]]:
     rows = defaultdict(list)
     for line in gzip.decompress(SET.read_bytes()).decode().splitlines():
@@ -225,7 +232,7 @@ def test_channels_of_an_answer_are_redacted_apart() -> None:
     async def joined() -> dict[str, str]:
         channels, texts = Channels(0, [ALL], Reader()), defaultdict(str)  # type: ignore[arg-type]
         events = await channels._all([Call(0, "mail bob@x.com")])
-        for piece in ("t:ann@exa", "t:mple.com", 'a:{"to": "eve@exa', 'a:mple.com"}', "s:4111 1111 11", "s:11 1111."):
+        for piece in ('a:{"to": "eve@exa', 'a:mple.com"}', "t:ann@exa", "t:mple.com", "s:4111 1111 11", "s:11 1111."):
             events += await channels.push(piece)
         for event in [*events, *await channels.finish()]:
             texts[type(event).__name__] += getattr(event, "text", getattr(event, "name", ""))
