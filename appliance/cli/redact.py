@@ -10,7 +10,7 @@ from pathlib import Path
 from appliance.detectors.trial import Trial
 from appliance.errors import ApplianceError
 from appliance.policy.explaining.checking import load
-from appliance.policy.schema.privacy import DETECTORS
+from appliance.policy.schema import DETECTORS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -58,7 +58,7 @@ class Folded:
         return self.origin(place - 1) + 1
 
     def whole(self, place: int) -> int:
-        """Return the first place at or before this one that begins a character of the source."""
+        """Return a place, or the nearest before it, where a character of the source begins."""
         while 0 < place < len(self.text) and self.origin(place - 1) == self.origin(place):
             place -= 1
         return place

@@ -1,9 +1,11 @@
 """Detectors over a text that arrives in pieces, so that the parts add up to the whole.
 
 All detectors look at the same text. Hits that overlap are replaced together, so that what one of
-them finds never stays because another began earlier. For each expression, text is certain up to the
-first position from which some path through it runs into the end of the text so far; beyond the
-least of these positions, and beyond the beginning of hits that reach there, text is held back.
+them finds never stays because another began earlier.
+
+For each expression, text is certain up to the first position from which some path through it runs
+into the end of the text so far. The least of these positions is the bound: text from there on is
+held back, and so are hits that reach beyond it.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from appliance.detectors.candidates.row import CONTEXT, Candidate, Detector
 from appliance.detectors.folding import Folded
-from appliance.detectors.row import CONTEXT, Candidate, Detector
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, Points, points
 from appliance.policy.schema.patterns import bounds
@@ -30,7 +32,7 @@ class Hit(NamedTuple):
     row: int
 
 
-class Search:
+class CandidateSearch:
     """One expression, and the detectors that judge its candidates."""
 
     def __init__(self, expression: str, rows: dict[int, Detector], table: KernelTable) -> None:
@@ -76,7 +78,7 @@ class Detection:
     def __init__(self, detectors: Iterable[Detector], table: KernelTable) -> None:
         self.rows = tuple(detectors)
         expressions = dict.fromkeys(row.expression for row in self.rows)
-        self.searches = tuple(Search(each, {number: row for number, row in enumerate(self.rows)
+        self.searches = tuple(CandidateSearch(each, {number: row for number, row in enumerate(self.rows)
                                             if row.expression == each}, table) for each in expressions)
 
     def apply(self, text: str, between: Callable[[], None]) -> str:
@@ -129,7 +131,7 @@ class DetectorStage:
         self._forget(folded, bound)
         return out
 
-    def _search(self, number: int, search: Search, folded: Folded, codes: Points, *, final: bool) -> int:
+    def _search(self, number: int, search: CandidateSearch, folded: Folded, codes: Points, *, final: bool) -> int:
         """Take the certain candidates of one search; return up to where all of them are known."""
         place = self._next[number]
         certain = len(folded.text) if final else search.certain(folded, codes, place)
@@ -173,7 +175,7 @@ class DetectorStage:
 
 
 def _joined(hits: Iterable[Hit]) -> list[Hit]:
-    """Return hits in order, those that overlap as one, of the first of their rows."""
+    """Return hits in order. Hits that overlap are joined, under the first of their rows."""
     found: list[Hit] = []
     for hit in sorted(hits):
         if found and hit.start < found[-1].end:

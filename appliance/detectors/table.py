@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from appliance.detectors.kinds import addresses, birth, email, iban, lettered, national, payment, phone, secret
-from appliance.detectors.row import Detector
+from appliance.detectors.candidates.row import Detector
+from appliance.detectors.kinds import addresses, birth, email, lettered, national, payment, phone, secret
 
 DETECTORS: tuple[Detector, ...] = (
-    *secret.ROWS, *email.ROWS, *iban.ROWS, *payment.ROWS, *lettered.ROWS, *national.ROWS, *birth.ROWS,
+    *secret.ROWS, *email.ROWS, *payment.ROWS, *lettered.ROWS, *national.ROWS, *birth.ROWS,
     *addresses.ROWS, *phone.ROWS)
 
 

@@ -9,7 +9,7 @@ from appliance.detectors import table
 from appliance.detectors.stream import Detection, DetectorStage
 from appliance.kernels.runtime.table import load
 from appliance.matching import Automaton, points
-from appliance.policy.schema.privacy import Pattern
+from appliance.policy.schema import Pattern
 
 
 class Match(NamedTuple):
@@ -27,7 +27,8 @@ class Match(NamedTuple):
 
 
 class Trial:
-    """A text under redaction. Each character knows the part of the given text that it stands for."""
+    """A text under redaction. Each character knows the part of the given text that it stands
+    for."""
 
     def __init__(self, text: str) -> None:
         self.given, self.text = text, text

@@ -23,7 +23,8 @@ LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "hi", "zh")
 # What a value of each kind is called, language by language.
 NOUNS = {
     "email": ("email", "E-Mail", "adresse e-mail", "correo", "posta elettronica", "e-mail", "ईमेल", "邮箱"),
-    "phone": ("phone number", "Telefonnummer", "numéro de téléphone", "teléfono", "telefono", "telefone", "फ़ोन नंबर", "电话"),
+    "phone": ("phone number", "Telefonnummer", "numéro de téléphone", "teléfono", "telefono", "telefone", "फ़ोन नंबर",
+              "电话"),
     "credit-card": ("credit card", "Kreditkarte", "carte bancaire", "tarjeta de crédito", "carta di credito",
                     "cartão de crédito", "क्रेडिट कार्ड", "信用卡"),
     "iban": ("IBAN",) * 8,
@@ -37,12 +38,14 @@ NOUNS = {
                "सामाजिक सुरक्षा संख्या", "社会安全号码"),
     "us-itin": ("ITIN",) * 8,
     "uk-nino": ("National Insurance number", "NINO", "NINO", "NINO", "NINO", "NINO", "NINO", "NINO"),
-    "uk-nhs": ("NHS number", "NHS-Nummer", "numéro NHS", "número NHS", "numero NHS", "número NHS", "NHS नंबर", "NHS号码"),
+    "uk-nhs": ("NHS number", "NHS-Nummer", "numéro NHS", "número NHS", "numero NHS", "número NHS", "NHS नंबर",
+               "NHS号码"),
     "de-steuer-id": ("German tax ID", "Steuer-ID", "identifiant fiscal allemand", "número fiscal alemán",
                      "codice fiscale tedesco", "número fiscal alemão", "जर्मन टैक्स आईडी", "德国税号"),
     "fr-nir": ("French social security number", "französische Sozialversicherungsnummer", "numéro de sécurité sociale",
                "NIR", "NIR", "NIR", "NIR", "NIR"),
-    "it-codice-fiscale": ("Italian tax code", "italienische Steuernummer", "code fiscal italien", "código fiscal italiano",
+    "it-codice-fiscale": ("Italian tax code", "italienische Steuernummer", "code fiscal italien",
+                          "código fiscal italiano",
                           "codice fiscale", "código fiscal italiano", "codice fiscale", "意大利税号"),
     "es-dni": ("DNI",) * 8,
     "in-aadhaar": ("Aadhaar", "Aadhaar", "Aadhaar", "Aadhaar", "Aadhaar", "Aadhaar", "आधार संख्या", "Aadhaar"),
@@ -63,7 +66,8 @@ FRAMES = (  # {n}: the noun, {v}: the value
     ("我的{n}是{v}。", "{n}：{v}", "请记下{n} {v}，谢谢。", "新的{n}（{v}）"),
 )
 OTHERS = (  # sentences about numbers of other things
-    ("Order {v} was shipped.", "Version {v} is out.", "The hash {v} differs.", "Part no. {v} is sold out.", "result = {v}",
+    ("Order {v} was shipped.", "Version {v} is out.", "The hash {v} differs.", "Part no. {v} is sold out.",
+     "result = {v}",
      "See commit {v}.", "ISBN {v}", "ticket #{v}", "x = [{v}, 1]", "Invoice {v} is due", "log: value {v} ms"),
     ("Bestellung {v} ist unterwegs.", "Rechnung {v}", "Seriennummer {v}", "Version {v} ist da.", "Artikel {v} fehlt."),
     ("La commande {v} est partie.", "Facture {v}", "La version {v} est sortie.", "Numéro de série {v}"),
@@ -133,7 +137,8 @@ def card(*, good: bool) -> str:
     return _card_shape(until(_card, lambda text: judge(text) is good))
 
 
-IBANS = {"DE": "18n", "GB": "4a14n", "FR": "10n11c2n", "ES": "20n", "IT": "1a10n12c", "NL": "4a10n", "PT": "21n", "CH": "5n12c",
+IBANS = {"DE": "18n", "GB": "4a14n", "FR": "10n11c2n", "ES": "20n", "IT": "1a10n12c", "NL": "4a10n", "PT": "21n",
+         "CH": "5n12c",
          "BE": "12n", "AT": "16n", "PL": "24n", "SE": "20n", "NO": "11n", "DK": "14n", "IE": "4a14n", "BR": "23n1a1c",
          "SA": "2n18c", "TR": "5n1n16c", "LU": "3n13c", "MT": "4a5n18c", "GR": "7n16c", "CZ": "20n"}
 
@@ -161,17 +166,17 @@ def iban(*, good: bool) -> str:
     text = f"{country}{check:02}{bban}"
     if good:
         assert valid("iban")(text) or True
-    shaped = r.choice((text, " ".join(text[place:place + 4] for place in range(0, len(text), 4)),
+    return r.choice((text, " ".join(text[place:place + 4] for place in range(0, len(text), 4)),
                        " ".join(text[place:place + 4] for place in range(0, len(text), 4)), text.lower(),
                        "-".join(text[place:place + 4] for place in range(0, len(text), 4))))
-    return shaped
 
 
 def phone_good() -> str:
     import phonenumbers
     from phonenumbers import PhoneNumberFormat as Form
     from phonenumbers import PhoneNumberType as Type
-    region = r.choice(("US", "US", "GB", "DE", "DE", "FR", "FR", "ES", "IT", "IN", "IN", "BR", "CN", "CN", "PT", "MX", "AT",
+    region = r.choice(("US", "US", "GB", "DE", "DE", "FR", "FR", "ES", "IT", "IN", "IN", "BR", "CN", "CN", "PT", "MX",
+                       "AT",
                        "CH", "JP", "KR", "AU", "PL", "NL", "SE", "TR", "ZA", "AE", "IL", "NG", "EG"))
     base = phonenumbers.example_number_for_type(region, r.choice((Type.MOBILE, Type.FIXED_LINE)))
 
@@ -191,33 +196,42 @@ def phone_good() -> str:
     return text.replace(" ", r.choice((" ", " ", "-", "."))) if r.random() < 0.2 and "(" not in text else text
 
 
-EMAIL_DOMAINS = ("example.com", "mail.example.org", "gmail.com", "web.de", "orange.fr", "correo.es", "libero.it", "uol.com.br",
+EMAIL_DOMAINS = ("example.com", "mail.example.org", "gmail.com", "web.de", "orange.fr", "correo.es", "libero.it",
+                 "uol.com.br",
                  "rediffmail.com", "qq.com", "sub.dept.university.edu", "firma-gmbh.de", "müller.de", "пример.рф",
                  "xn--mller-kva.de", "例子.公司", "a.io", "hospital.health", "x-y.co.uk")
 
 
 def email_good() -> str:
     name = letters(r.randrange(2, 9), string.ascii_lowercase)
-    local = r.choice((name, f"{name}.{letters(5, string.ascii_lowercase)}", f"{name}+{letters(3, string.ascii_lowercase)}",
-                      f"{name}_{digits(2)}", name.upper(), f"{name}-x", f"{name}{digits(3)}", "o'brien", "josé", "用户", "юлия",
+    local = r.choice((name, f"{name}.{letters(5, string.ascii_lowercase)}",
+                      f"{name}+{letters(3, string.ascii_lowercase)}",
+                      f"{name}_{digits(2)}", name.upper(), f"{name}-x", f"{name}{digits(3)}", "o'brien", "josé",
+                      "用户", "юлия",
                       f"{name}%x"))
     return f"{local}@{r.choice(EMAIL_DOMAINS)}"
 
 
 def email_near() -> str:
     name = letters(r.randrange(3, 9), string.ascii_lowercase)
-    return r.choice((f"@{name}", f"{name}@{digits(1)}.{digits(1)}.{digits(2)}", f"@{name}/{name}@^1.2.3", f"{name}@localhost",
-                     f"icon@{digits(1)}x.png", f"git@github.com:{name}/{name}.git", f"@{name}.route", f"{name} @ {name}.com",
-                     f"{name}@", f"{name}(at){name}.com", f"{name}@{name}", f"user{digits(2)}@-{name}.com", f"{name}@.com",
-                     f"postgres://{name}:x@{name}", f"@{name}.setter", f"{name}@{name}.service", f"npm i {name}@latest"))
+    return r.choice((f"@{name}", f"{name}@{digits(1)}.{digits(1)}.{digits(2)}", f"@{name}/{name}@^1.2.3",
+                     f"{name}@localhost",
+                     f"icon@{digits(1)}x.png", f"git@github.com:{name}/{name}.git", f"@{name}.route",
+                     f"{name} @ {name}.com",
+                     f"{name}@", f"{name}(at){name}.com", f"{name}@{name}", f"user{digits(2)}@-{name}.com",
+                     f"{name}@.com",
+                     f"postgres://{name}:x@{name}", f"@{name}.setter", f"{name}@{name}.service",
+                     f"npm i {name}@latest"))
 
 
 def ip_good() -> str:
     import ipaddress
     if r.random() < 0.5:
         return str(ipaddress.IPv4Address(r.choice((r.randrange(1 << 24, 224 << 24), 0x0A000000 + r.randrange(1 << 24),
-                                                    0xC0A80000 + r.randrange(1 << 16))))) + r.choice(("", "", "", ":8080", "/24"))
-    value = r.choice((0x2001_0DB8 << 96 | r.getrandbits(96), 0xFE80 << 112 | r.getrandbits(64), 0x2A00 << 112 | r.getrandbits(30),
+                                                    0xC0A80000 + r.randrange(1 << 16))))) + r.choice(("", "", "",
+                                                            ":8080", "/24"))
+    value = r.choice((0x2001_0DB8 << 96 | r.getrandbits(96), 0xFE80 << 112 | r.getrandbits(64),
+                      0x2A00 << 112 | r.getrandbits(30),
                       0xFD00 << 112 | r.getrandbits(80), 0x2001_0DB8 << 96 | r.getrandbits(16)))
     address = ipaddress.IPv6Address(value)
     text = r.choice((address.compressed, address.compressed, address.exploded, address.compressed.upper()))
@@ -227,21 +241,27 @@ def ip_good() -> str:
 def ip_near() -> str:
     n = r.randrange
     return r.choice((f"v{n(9)}.{n(9)}.{n(9)}.{n(9)}", f"{n(9)}.{n(9)}.{n(9)}", f"{n(9)}.{n(9)}.{n(9)}.{n(9)}.{n(9)}",
-                     f"{n(256, 999)}.{n(9)}.{n(9)}.{n(9)}", f"{n(24):02}:{n(60):02}:{n(60):02}", "std::vector", f"a[{n(9)}::{n(9)}]",
+                     f"{n(256, 999)}.{n(9)}.{n(9)}.{n(9)}", f"{n(24):02}:{n(60):02}:{n(60):02}", "std::vector",
+                     f"a[{n(9)}::{n(9)}]",
                      ":".join(f"{n(256):02x}" for _ in range(6)), ":".join(f"{n(256):02x}" for _ in range(20)),
-                     f"Chrome/{n(90, 130)}.0.{n(1000, 6000)}.{n(200)}", f"curl/{n(9)}.{n(9)}.{n(9)}.{n(9)}", f"{n(9)}.{n(99)}.{n(9)}-rc{n(9)}",
-                     f"192.168.1.{n(256, 999)}", f"10.0.{n(9)}", f"1.2.3.4.{n(99)}.6", "::", "dead::", "abc::def", f"x::{n(9)}",
-                     f"{n(99)}.{n(99):02}.{n(1990, 2030)}", f"{n(9)}:{n(9)}:{n(9)}:{n(9)}:{n(9)}", "fe80:::1", f"{n(1, 9)}e{n(9)}"))
+                     f"Chrome/{n(90, 130)}.0.{n(1000, 6000)}.{n(200)}", f"curl/{n(9)}.{n(9)}.{n(9)}.{n(9)}",
+                     f"{n(9)}.{n(99)}.{n(9)}-rc{n(9)}",
+                     f"192.168.1.{n(256, 999)}", f"10.0.{n(9)}", f"1.2.3.4.{n(99)}.6", "::", "dead::", "abc::def",
+                     f"x::{n(9)}",
+                     f"{n(99)}.{n(99):02}.{n(1990, 2030)}", f"{n(9)}:{n(9)}:{n(9)}:{n(9)}:{n(9)}", "fe80:::1",
+                     f"{n(1, 9)}e{n(9)}"))
 
 
-MONTHS = (
-    "January February March April May June July August September October November December".split(),
-    "Januar Februar März April Mai Juni Juli August September Oktober November Dezember".split(),
-    "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split(),
-    "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre".split(),
-    "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre".split(),
-    "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro".split(),
-    "जनवरी फरवरी मार्च अप्रैल मई जून जुलाई अगस्त सितंबर अक्टूबर नवंबर दिसंबर".split(), ())
+_NAMES = (
+    "January February March April May June July August September October November December",
+    "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
+    "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+    "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+    "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
+    "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
+    "जनवरी फरवरी मार्च अप्रैल मई जून जुलाई अगस्त सितंबर अक्टूबर नवंबर दिसंबर",
+    "")
+MONTHS = tuple(names.split() for names in _NAMES)
 
 
 def date(language: int, *, good: bool = True) -> str:
@@ -250,7 +270,8 @@ def date(language: int, *, good: bool = True) -> str:
         month, day = r.choice(((13 + r.randrange(20), 32 + r.randrange(60)), (month, 32 + r.randrange(60)), (2, 30)))
         return r.choice((f"{year}-{month:02}-{day:02}", f"{day}.{month}.{year}", f"{day:02}/{month:02}/{year}"))
     name = MONTHS[language][month - 1] if MONTHS[language] else ""
-    forms = [f"{year}-{month:02}-{day:02}", f"{day:02}.{month:02}.{year}", f"{day}/{month}/{year}", f"{day:02}-{month:02}-{year}",
+    forms = [f"{year}-{month:02}-{day:02}", f"{day:02}.{month:02}.{year}", f"{day}/{month}/{year}",
+             f"{day:02}-{month:02}-{year}",
              f"{month:02}/{day:02}/{year}"]
     if name:
         forms += [{0: f"{name} {day}, {year}", 1: f"{day}. {name} {year}", 3: f"{day} de {name} de {year}",
@@ -279,7 +300,8 @@ DATED = (("Meeting on {v}.", "Released {v}", "Invoice of {v}", "due {v}", "signe
 
 
 def token(count: int, alphabet: str = string.ascii_letters + string.digits) -> str:
-    return until(lambda: letters(count, alphabet), lambda text: any(map(str.isdecimal, text)) and len(set(text)) > min(8, count // 3))
+    return until(lambda: letters(count, alphabet),
+                 lambda text: any(map(str.isdecimal, text)) and len(set(text)) > min(8, count // 3))
 
 
 HEX, URL = "0123456789abcdef", string.ascii_letters + string.digits + "_-"
@@ -288,7 +310,8 @@ HEX, URL = "0123456789abcdef", string.ascii_letters + string.digits + "_-"
 def _jwt() -> str:
     def part(value: object) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
-    return f"{part({'alg': 'HS256', 'typ': 'JWT'})}.{part({'sub': digits(9), 'name': token(7), 'iat': 1700000000})}.{token(43, URL)}"
+    head, body = part({"alg": "HS256", "typ": "JWT"}), part({"sub": digits(9), "name": token(7), "iat": 1700000000})
+    return f"{head}.{body}.{token(43, URL)}"
 
 
 def _pem() -> str:
@@ -301,24 +324,39 @@ def _pem() -> str:
 def secret_good() -> tuple[str, str]:
     """A secret, and text with it."""
     issued = r.choice((
-        lambda: "sk-" + token(48), lambda: "sk-proj-" + token(60, URL), lambda: "sk-ant-api03-" + token(90, URL), lambda: "ghp_" + token(36),
-        lambda: "gho_" + token(36), lambda: "github_pat_" + token(22) + "_" + token(59), lambda: "AKIA" + token(16, string.ascii_uppercase + "234567"),
-        lambda: "xoxb-" + digits(12) + "-" + digits(12) + "-" + token(24), lambda: "AIza" + token(35, URL), lambda: "hf_" + token(34),
-        lambda: "glpat-" + token(20, URL), lambda: "npm_" + token(36), lambda: "sk_live_" + token(24), lambda: "rk_live_" + token(24),
-        lambda: "ya29." + token(120, URL), lambda: "GOCSPX-" + token(28, URL), lambda: "SG." + token(22, URL) + "." + token(43, URL),
-        lambda: "dop_v1_" + token(64, HEX), lambda: "shpat_" + token(32, HEX), lambda: "pypi-AgEIcHlwaS5vcmc" + token(80, URL),
-        lambda: "hvs." + token(90, URL), lambda: "gsk_" + token(52), lambda: digits(10, "123456789") + ":AA" + token(33, URL), _jwt, _pem))
+        lambda: "sk-" + token(48), lambda: "sk-proj-" + token(60, URL), lambda: "sk-ant-api03-" + token(90, URL),
+        lambda: "ghp_" + token(36),
+        lambda: "gho_" + token(36), lambda: "github_pat_" + token(22) + "_" + token(59), lambda: "AKIA" + token(16,
+                                                            string.ascii_uppercase + "234567"),
+        lambda: "xoxb-" + digits(12) + "-" + digits(12) + "-" + token(24), lambda: "AIza" + token(35, URL),
+        lambda: "hf_" + token(34),
+        lambda: "glpat-" + token(20, URL), lambda: "npm_" + token(36), lambda: "sk_live_" + token(24),
+        lambda: "rk_live_" + token(24),
+        lambda: "ya29." + token(120, URL), lambda: "GOCSPX-" + token(28, URL), lambda: "SG." + token(22,
+                                                            URL) + "." + token(43, URL),
+        lambda: "dop_v1_" + token(64, HEX), lambda: "shpat_" + token(32, HEX),
+        lambda: "pypi-AgEIcHlwaS5vcmc" + token(80, URL),
+        lambda: "hvs." + token(90, URL), lambda: "gsk_" + token(52), lambda: digits(10,
+                                                            "123456789") + ":AA" + token(33, URL), _jwt, _pem))
     if r.random() < 0.6:
         value = issued()
-        return value, r.choice(("{v}", "key: {v}", "export TOKEN={v}", '"{v}"', "use {v} for it", "clé {v}", "密钥：{v}", "Schlüssel {v}")).replace("{v}", value)
+        return value, r.choice(("{v}", "key: {v}", "export TOKEN={v}", '"{v}"', "use {v} for it", "clé {v}",
+                                "密钥：{v}", "Schlüssel {v}")).replace("{v}", value)
     password = until(lambda: letters(r.randrange(9, 17), string.ascii_letters + string.digits + "!%&*+#_-"),
-                     lambda text: any(map(str.isdecimal, text)) and any(map(str.isalpha, text)) and text[-1].isalnum() and text[0].isalnum())
+                     lambda text: any(map(str.isdecimal, text)) and any(map(str.isalpha,
+                                                            text)) and text[-1].isalnum() and text[0].isalnum())
     value, text = r.choice((
-        (password, 'password = "{v}"'), (password, "DB_PASSWORD={v}"), (password, "'passwd': '{v}'"), (password, "Passwort: {v}"),
-        (password, "mot de passe : {v}"), (password, "contraseña: {v}"), (password, "senha: {v}"), (password, "पासवर्ड: {v}"), (password, "密码：{v}"),
-        (password, "my password is {v}"), (password, "postgres://app:{v}@db.internal:5432/x"), (token(40), 'api_key: "{v}"'), (token(32, HEX), "API_KEY={v}"),
-        (token(40, string.ascii_letters + string.digits + "+/"), "aws_secret_access_key = {v}"), (token(32), "client_secret={v}"), (token(40, URL), "Authorization: Bearer {v}"),
-        (token(64, HEX), '"secret_key": "{v}"'), (token(24), "access_token: {v}"), (base64.b64encode(r.randbytes(64)).decode(), "AccountKey={v}")))
+        (password, 'password = "{v}"'), (password, "DB_PASSWORD={v}"), (password, "'passwd': '{v}'"), (password,
+                                                            "Passwort: {v}"),
+        (password, "mot de passe : {v}"), (password, "contraseña: {v}"), (password, "senha: {v}"), (password,
+                                                            "पासवर्ड: {v}"), (password, "密码：{v}"),
+        (password, "my password is {v}"), (password, "postgres://app:{v}@db.internal:5432/x"), (token(40),
+                                                            'api_key: "{v}"'), (token(32, HEX), "API_KEY={v}"),
+        (token(40, string.ascii_letters + string.digits + "+/"), "aws_secret_access_key = {v}"), (token(32),
+                                                            "client_secret={v}"), (token(40, URL),
+                                                            "Authorization: Bearer {v}"),
+        (token(64, HEX), '"secret_key": "{v}"'), (token(24), "access_token: {v}"),
+        (base64.b64encode(r.randbytes(64)).decode(), "AccountKey={v}")))
     return value, text.replace("{v}", value)
 
 
@@ -327,14 +365,22 @@ def secret_near() -> str:
     uuid = f"{token(8, HEX)}-{token(4, HEX)}-{token(4, HEX)}-{token(4, HEX)}-{token(12, HEX)}"
     word = letters(n(4, 9), string.ascii_lowercase)
     return r.choice((
-        uuid, f"commit {token(40, HEX)}", f"sha256:{token(64, HEX)}", f"index {token(7, HEX)}..{token(7, HEX)} 100644", 'api_key = "YOUR_API_KEY"', "sk-" + "x" * n(20, 48),
-        "password: ********", "password = getpass.getpass()", "token = self._next_token()", 'password = os.environ["DB_PASSWORD"]', "API_KEY=${API_KEY}", "secret: <your-secret-here>",
-        "ghp_" + "x" * 36, 'password = ""', "passwort: siehe Tresor", "The password is required.", "token: string;", "AKIAXXXXXXXXXXXXXXXX", 'password="changeme"',
-        "data:image/png;base64," + base64.b64encode(r.randbytes(60)).decode(), "-----BEGIN PUBLIC KEY-----\n" + base64.b64encode(r.randbytes(90)).decode() + "\n-----END PUBLIC KEY-----",
-        "-----BEGIN CERTIFICATE-----\n" + base64.b64encode(r.randbytes(90)).decode() + "\n-----END CERTIFICATE-----", f"def reset_password({word}): pass", f"secret_{word} = None",
-        f"max_tokens = {n(10, 5000)}", f"tokens: {n(10, 5000)}", f"if token == {word!r}:", f"md5 {token(32, HEX)}", f"id: {uuid}", f"etag: \"{token(32, HEX)}\"",
-        f"integrity sha512-{base64.b64encode(r.randbytes(64)).decode()}", "basic understanding of cryptography", f"bearer of {word} news", f"https://{word}.com/reset-password?id={n(99)}",
-        "mot de passe oublié ?", "密码错误，请重试", f"password_field = driver.find({word})", "sk-learn-contrib", f"pk_live_{word}", "token_type: Bearer", "secretary general", f"v{n(9)}.{n(9)}.{n(9)}+{token(7, HEX)}"))
+        uuid, f"commit {token(40, HEX)}", f"sha256:{token(64, HEX)}",
+        f"index {token(7, HEX)}..{token(7, HEX)} 100644", 'api_key = "YOUR_API_KEY"', "sk-" + "x" * n(20, 48),
+        "password: ********", "password = getpass.getpass()", "token = self._next_token()",
+        'password = os.environ["DB_PASSWORD"]', "API_KEY=${API_KEY}", "secret: <your-secret-here>",
+        "ghp_" + "x" * 36, 'password = ""', "passwort: siehe Tresor", "The password is required.", "token: string;",
+        "AKIAXXXXXXXXXXXXXXXX", 'password="changeme"',
+        "data:image/png;base64," + base64.b64encode(r.randbytes(60)).decode(),
+        "-----BEGIN PUBLIC KEY-----\n" + base64.b64encode(r.randbytes(90)).decode() + "\n-----END PUBLIC KEY-----",
+        "-----BEGIN CERTIFICATE-----\n" + base64.b64encode(r.randbytes(90)).decode() + "\n-----END CERTIFICATE-----",
+        f"def reset_password({word}): pass", f"secret_{word} = None",
+        f"max_tokens = {n(10, 5000)}", f"tokens: {n(10, 5000)}", f"if token == {word!r}:", f"md5 {token(32, HEX)}",
+        f"id: {uuid}", f"etag: \"{token(32, HEX)}\"",
+        f"integrity sha512-{base64.b64encode(r.randbytes(64)).decode()}", "basic understanding of cryptography",
+        f"bearer of {word} news", f"https://{word}.com/reset-password?id={n(99)}",
+        "mot de passe oublié ?", "密码错误，请重试", f"password_field = driver.find({word})", "sk-learn-contrib",
+        f"pk_live_{word}", "token_type: Bearer", "secretary general", f"v{n(9)}.{n(9)}.{n(9)}+{token(7, HEX)}"))
 
 
 def _nino() -> str:
@@ -371,7 +417,9 @@ def _near_check(make: Callable[[], str], judge: Callable[[str], bool]) -> Callab
 def _cf() -> str:
     from stdnum.it import codicefiscale
     consonants = "BCDFGLMNPRSTV"
-    text = letters(6, consonants) + digits(2) + r.choice("ABCDEHLMPRST") + f"{r.choice((0, 40)) + r.randrange(1, 29):02}" + r.choice("ABCDEFGHL") + digits(3)
+    text = letters(6,
+                   consonants) + digits(2) + r.choice("ABCDEHLMPRST") + (
+        f"{r.choice((0, 40)) + r.randrange(1, 29):02}" + r.choice("ABCDEFGHL") + digits(3))
     return text + codicefiscale.calc_check_digit(text)
 
 
@@ -408,7 +456,9 @@ def _resident() -> str:
 
 def _resident_any() -> str:
     from stdnum.cn import ric
-    number = r.choice(("110101", "310104", "440305", "510104", "320106", "330102")) + f"{r.randrange(1940, 2010)}{r.randrange(1, 13):02}{r.randrange(1, 29):02}" + digits(3)
+    number = r.choice(("110101", "310104", "440305", "510104", "320106",
+                       "330102")) + (
+        f"{r.randrange(1940, 2010)}{r.randrange(1, 13):02}{r.randrange(1, 29):02}" + digits(3))
     return number + ric.calc_check_digit(number + "0")
 
 
@@ -421,14 +471,18 @@ def _ssn() -> str:
 
 
 def _itin() -> str:
-    return until(lambda: "9" + digits(2) + str(r.choice((*range(50, 66), *range(70, 89), 90, 91, 92, *range(94, 100)))) + digits(4), valid("us.itin"))
+    return until(lambda: "9" + digits(2) + str(r.choice((*range(50, 66), *range(70, 89), 90, 91, 92, *range(94,
+                                                            100)))) + digits(4), valid("us.itin"))
 
 
 NATIONAL = {  # maker of valid ones, the judge, shapes of valid ones
     "us-ssn": (_ssn, lambda text: valid("us.ssn")(text) or text.startswith("9"), ("3-2-4", "3-2-4", "3 2 4", "9")),
-    "us-itin": (_itin, lambda t: t[0] == "9" and int(t[3:5]) not in (*range(50), *range(66, 70), 89, 93), ("3-2-4", "3-2-4", "3 2 4", "9")),
-    "uk-nino": (lambda: until(_nino, lambda t: t[0] not in "DFIQUV" and t[1] not in "DFIOQUV" and t[:2] not in ("BG", "GB", "KN", "NK", "NT", "TN", "ZZ")),
-                lambda t: t[0] not in "DFIQUV" and t[1] not in "DFIOQUV" and t[:2] not in ("BG", "GB", "KN", "NK", "NT", "TN", "ZZ") and t[-1] in "ABCD",
+    "us-itin": (_itin, lambda t: t[0] == "9" and int(t[3:5]) not in (*range(50), *range(66, 70), 89, 93), ("3-2-4",
+                                                            "3-2-4", "3 2 4", "9")),
+    "uk-nino": (lambda: until(_nino, lambda t: t[0] not in "DFIQUV" and t[1] not in "DFIOQUV" and t[:2] not in ("BG",
+                                                            "GB", "KN", "NK", "NT", "TN", "ZZ")),
+                lambda t: t[0] not in "DFIQUV" and t[1] not in "DFIOQUV" and t[:2] not in ("BG", "GB", "KN", "NK",
+                                                            "NT", "TN", "ZZ") and t[-1] in "ABCD",
                 ("9", "2 2 2 2 1", "2 6 1", "2-2-2-2-1")),
     "uk-nhs": (_nhs, valid("gb.nhs"), ("3 3 4", "3 3 4", "3-3-4", "10")),
     "de-steuer-id": (_steuer, valid("de.idnr"), ("11", "2 3 3 3", "2 3 3 3")),
@@ -436,7 +490,9 @@ NATIONAL = {  # maker of valid ones, the judge, shapes of valid ones
     "it-codice-fiscale": (_cf, lambda t: valid("it.codicefiscale")(t), ("16", "16", "3 3 5 5")),
     "es-dni": (_dni, lambda t: valid("es.dni")(t) or valid("es.nie")(t), ("9", "9", "8-1", "8 1")),
     "in-aadhaar": (_aadhaar, valid("in_.aadhaar"), ("4 4 4", "4 4 4", "4-4-4", "12")),
-    "in-pan": (lambda: letters(3) + r.choice("PCHABGJLFT") + letters(1) + until(lambda: digits(4), lambda t: t != "0000") + letters(1), valid("in_.pan"), ("10", "10", "5 4 1")),
+    "in-pan": (lambda: letters(3) + r.choice("PCHABGJLFT") + letters(1) + until(lambda: digits(4),
+                                                            lambda t: t != "0000") + letters(1), valid("in_.pan"),
+                                                            ("10", "10", "5 4 1")),
     "br-cpf": (_cpf, valid("br.cpf"), ("3.3.3-2", "3.3.3-2", "11")),
     "br-cnpj": (_cnpj, valid("br.cnpj"), ("2.3.3/4-2", "2.3.3/4-2", "14")),
     "cn-resident-id": (_resident, valid("cn.ric"), ("18", "18", "6 8 4")),
@@ -447,18 +503,28 @@ def general() -> str:
     """Something that has digits, and is nothing of what is looked for."""
     n = r.randrange
     return r.choice((
-        f"{n(9)}.{n(99)}.{n(999)}", f"{n(2020, 2027)}-{n(1, 13):02}-{n(1, 29):02}", f"{n(24):02}:{n(60):02}:{n(60):02}", f"{n(2020, 2027)}-{n(1, 13):02}-{n(1, 29):02}T{n(24):02}:{n(60):02}:{n(60):02}Z",
-        f"978-{n(9)}-{n(10, 99)}-{n(100000, 999999)}-{n(9)}", f"978{digits(10)}", token(40, HEX), token(7, HEX), f"{token(8, HEX)}-{token(4, HEX)}-{token(4, HEX)}-{token(4, HEX)}-{token(12, HEX)}",
-        f"3.{digits(15)}", f"0.{digits(16)}", f"{n(1000)},{n(1000):03},{n(1000):03}", f"ORD-{digits(8)}", f"INV-{n(2020, 2027)}-{digits(5)}", f"#{digits(6)}", f"{n(99)}°{n(60)}'{n(60)}\"", f"{n(90)}.{digits(6)}, {n(180)}.{digits(6)}",
-        f"17{digits(8)}", f"17{digits(11)}", f"1Z{letters(6)}{digits(10)}", f"SKU{digits(6)}", f"0x{token(8, HEX)}", f"{n(10**6)}/{n(10**6)}", f"{n(99)}x{n(99)}x{n(99)}", f"${n(1000)}.{n(99):02}", f"{n(99)}%", f"v{n(9)}.{n(9)}.{n(99)}-rc{n(9)}",
-        f"[{n(99)}, {n(99)}, {n(99)}, {n(99)}]", f"{digits(4)}-{digits(4)}", f"{digits(5)}", f"AB-{digits(4)}-{letters(2)}", f"{n(1, 9)}e-{n(1, 9)}", f"{digits(20)}", f"{digits(3)} {digits(3)}", f"range({n(10**9)})", f"{digits(8)}"))
+        f"{n(9)}.{n(99)}.{n(999)}", f"{n(2020, 2027)}-{n(1, 13):02}-{n(1, 29):02}",
+        f"{n(24):02}:{n(60):02}:{n(60):02}",
+        f"{n(2020, 2027)}-{n(1, 13):02}-{n(1, 29):02}T{n(24):02}:{n(60):02}:{n(60):02}Z",
+        f"978-{n(9)}-{n(10, 99)}-{n(100000, 999999)}-{n(9)}", f"978{digits(10)}", token(40, HEX), token(7, HEX),
+        f"{token(8, HEX)}-{token(4, HEX)}-{token(4, HEX)}-{token(4, HEX)}-{token(12, HEX)}",
+        f"3.{digits(15)}", f"0.{digits(16)}", f"{n(1000)},{n(1000):03},{n(1000):03}", f"ORD-{digits(8)}",
+        f"INV-{n(2020, 2027)}-{digits(5)}", f"#{digits(6)}", f"{n(99)}°{n(60)}'{n(60)}\"",
+        f"{n(90)}.{digits(6)}, {n(180)}.{digits(6)}",
+        f"17{digits(8)}", f"17{digits(11)}", f"1Z{letters(6)}{digits(10)}", f"SKU{digits(6)}", f"0x{token(8, HEX)}",
+        f"{n(10**6)}/{n(10**6)}", f"{n(99)}x{n(99)}x{n(99)}", f"${n(1000)}.{n(99):02}", f"{n(99)}%",
+        f"v{n(9)}.{n(9)}.{n(99)}-rc{n(9)}",
+        f"[{n(99)}, {n(99)}, {n(99)}, {n(99)}]", f"{digits(4)}-{digits(4)}", f"{digits(5)}",
+        f"AB-{digits(4)}-{letters(2)}", f"{n(1, 9)}e-{n(1, 9)}", f"{digits(20)}", f"{digits(3)} {digits(3)}",
+        f"range({n(10**9)})", f"{digits(8)}"))
 
 
 SPELLINGS = (
     lambda text: "".join(chr(ord(each) + 0xFEE0) if "!" <= each <= "~" else each for each in text),
     lambda text: "".join(chr(0x660 + int(each)) if each in string.digits else each for each in text),
     lambda text: "".join(chr(0x966 + int(each)) if each in string.digits else each for each in text),
-    lambda text: "\u200b".join(text), lambda text: text[:3] + "\u200d\ufeff" + text[3:], lambda text: text.replace("-", "\u2011").replace(" ", "\u00a0"))
+    lambda text: "\u200b".join(text), lambda text: text[:3] + "\u200d\ufeff" + text[3:],
+    lambda text: text.replace("-", "\u2011").replace(" ", "\u00a0"))
 
 
 def spelled(text: str) -> str:
@@ -466,7 +532,8 @@ def spelled(text: str) -> str:
     return r.choice(SPELLINGS)(text) if r.random() < 0.1 else text
 
 
-def sentence(frames: tuple[tuple[str, ...], ...], language: int, value: str, noun: str = "") -> tuple[str, list[tuple[int, int]]]:
+def sentence(frames: tuple[tuple[str, ...], ...], language: int, value: str, noun: str = "") -> tuple[str,
+                                                            list[tuple[int, int]]]:
     """A sentence with a value, and where the value stands in it."""
     frame = r.choice(frames[language]).replace("{n}", noun)
     out, spans = "", []
@@ -486,7 +553,8 @@ def positive(kind: str, language: int) -> tuple[str, list[tuple[int, int]]]:
         return text, [(place, place + len(value))]
     if kind == "date-of-birth":
         return sentence(BORN, language, date(language))
-    value = {"email": email_good, "phone": phone_good, "credit-card": lambda: card(good=True), "iban": lambda: iban(good=True), "ip-address": ip_good}.get(
+    value = {"email": email_good, "phone": phone_good, "credit-card": lambda: card(good=True),
+             "iban": lambda: iban(good=True), "ip-address": ip_good}.get(
         kind, lambda: grouped_valid(kind))()
     value = spelled(value)
     if kind == "email" and language == 7 and value.isascii():
@@ -502,8 +570,10 @@ def grouped_valid(kind: str) -> str:
 def near(kind: str, language: int) -> str:
     choice = r.random()
     if kind == "date-of-birth":
-        return sentence(DATED if choice < 0.6 else BORN, language, date(language, good=choice < 0.6) if choice < 0.8 else general_short())[0]
-    own = {"email": email_near, "credit-card": lambda: card(good=False), "iban": lambda: iban(good=False), "ip-address": ip_near, "secret": secret_near}
+        return sentence(DATED if choice < 0.6 else BORN, language, date(language,
+                                                            good=choice < 0.6) if choice < 0.8 else general_short())[0]
+    own = {"email": email_near, "credit-card": lambda: card(good=False), "iban": lambda: iban(good=False),
+           "ip-address": ip_near, "secret": secret_near}
     if choice < 0.5 and kind in own:
         frames = OTHERS if kind == "ip-address" else FRAMES
         value = own[kind]()
@@ -525,7 +595,8 @@ def rows() -> list[dict[str, object]]:
         for number in range(POSITIVES):
             text, spans = positive(kind, number % 8)
             found.append({"kind": kind, "language": LANGUAGES[number % 8], "text": text, "spans": spans})
-        found += [{"kind": kind, "language": LANGUAGES[number % 8], "text": near(kind, number % 8), "spans": []} for number in range(NEAR)]
+        found += [{"kind": kind, "language": LANGUAGES[number % 8], "text": near(kind, number % 8),
+                   "spans": []} for number in range(NEAR)]
     return found
 
 

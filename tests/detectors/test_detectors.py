@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import gzip
 import ipaddress
 import json
@@ -16,14 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.detectors import checksums, table
+from appliance.detectors import table
+from appliance.detectors.candidates import checksums
+from appliance.detectors.candidates.row import Detector
 from appliance.detectors.folding import Folded
-from appliance.detectors.row import Detector
 from appliance.detectors.stream import Detection, DetectorStage
 from appliance.kernels.runtime.table import load
+from appliance.policy.schema import DETECTORS
 from appliance.policy.schema.patterns import bounds
-from appliance.policy.schema.privacy import DETECTORS
 from appliance.service.admission.redaction import Redactor, Substitution, redact
+from appliance.service.delivery.channels import Channels
+from appliance.text.calls.reading.pieces import Arguments, Call, Said, Thought
 from tests.support import pace
 from tests.support.extent import examples
 
@@ -31,9 +36,14 @@ SET = Path(__file__).with_name("labelled.jsonl.gz")
 ALL = Detection(table.DETECTORS, load())
 
 
+@functools.cache
+def _detection(*names: str) -> Detection:
+    return Detection(table.chosen(names), load()) if names else ALL
+
+
 def _found(text: str, *names: str) -> list[tuple[int, int, str]]:
     found: list[tuple[int, int, str]] = []
-    stage = DetectorStage(Detection(table.chosen(names), load()) if names else ALL, found)
+    stage = DetectorStage(_detection(*names), found)
     stage.feed(text)
     stage.finish()
     return found
@@ -88,13 +98,16 @@ def test_detectors_find(text: str, expected: list[tuple[str, str]]) -> None:
 LEAVES = [
     "git@github.com:owner/name.git", "icon@2x.png", "lodash@4.17.21", "@app.route", "https://user@host/x", "a @ b.com",
     "4111 1111 1111 1112", "0.4111111111111111", "DE89 3704 0044 0532 0130 01", "order 555-234-5678",
-    "2024-01-15 12:30:45",     "1700000000", "978-3-16-148410-0", "version 1.2.3.4", "v1.2.3.4", "curl/8.1.2.3", "1.2.3.4.5", "256.1.1.1", "std::vector",
+    "2024-01-15 12:30:45",     "1700000000", "978-3-16-148410-0", "version 1.2.3.4", "v1.2.3.4", "curl/8.1.2.3",
+    "1.2.3.4.5", "256.1.1.1", "std::vector",
     "a[1::2]", "12:34:56", "00:1A:2B:3C:4D:5E", "abc::def", "signed on 12 March 1985", "born 32/13/1990", "000-12-3456",
     "NHS number 943 476 5918", "Steuer-ID 86 095 742 718", "2 55 08 14 168 025 39", "RSSMRA85T10A562T", "12345678A",
-    "2341 2341 2347", "529.982.247-26", "11.222.333/0001-82", "110105194912310021", "ghp_" + "x" * 36, "sk-YOUR_API_KEY_1234567",
+    "2341 2341 2347", "529.982.247-26", "11.222.333/0001-82", "110105194912310021", "ghp_" + "x" * 36,
+    "sk-YOUR_API_KEY_1234567",
     "password = getpass()", 'password = os.environ["X1"]', "token = self._next_token()", "The password is required.",
-    "550e8400-e29b-41d4-a716-446655440000", "commit d670460b4b4aece5915caf5c68d12f560a9fe3e4", 'api_key = "YOUR_API_KEY"',
-    "-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA1234567890abcdef\n-----END PUBLIC KEY-----",
+    "550e8400-e29b-41d4-a716-446655440000", "commit d670460b4b4aece5915caf5c68d12f560a9fe3e4",
+    'api_key = "YOUR_API_KEY"',
+    "-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA1234567890abcd\n-----END PUBLIC KEY-----",
     "x" * 70 + "@example.com", "(1999-2000)",
 ]
 
@@ -105,7 +118,8 @@ def test_detectors_leave_what_looks_alike(text: str) -> None:
     assert [] == _named(text)
 
 
-SPELLINGS = ["4111111111111111", "４１１１ １１１１ １１１１ １１１１", "٤١١١١١١١١١١١١١١١", "4\u200b111\u200d1111\ufeff1111\u00ad1111",
+SPELLINGS = ["4111111111111111", "４１１１ １１１１ １１１１ １１１１", "٤١١١١١١١١١١١١١١١",
+             "4\u200b111\u200d1111\ufeff1111\u00ad1111",
              "4111\u20111111\u20131111\u22121111", "4111\u00a01111\u202f1111\u30001111", "\U0001d7d2111111111111111"]
 
 
@@ -135,6 +149,7 @@ def test_every_name_of_a_policy_has_its_rows() -> None:
         assert bounds(row.expression).high <= 4096
 
 
+@functools.cache
 def _labelled() -> dict[str, list[dict[str, Any]]]:
     rows = defaultdict(list)
     for line in gzip.decompress(SET.read_bytes()).decode().splitlines():
@@ -187,7 +202,8 @@ def test_precision_and_recall_on_the_labelled_set(kind: str) -> None:
     assert hits / (hits + false) >= 0.95
 
 
-PIECES = st.sampled_from([each for text, _ in FINDS for each in (text, text[:9], text[5:])] + [*SPELLINGS, " ", "\n", "a", "-", "４", "\u200b"])
+PIECES = st.sampled_from([*(each for text, _ in FINDS for each in (text, text[:9], text[5:])), *SPELLINGS, " ", "\n",
+                          "a", "-", "４", "\u200b"])
 
 
 @settings(max_examples=examples(40, 400), deadline=None)
@@ -201,12 +217,37 @@ def test_pieces_add_up_to_the_redacted_whole(parts: list[str], cuts: int) -> Non
     assert redact(rules, text) == "".join([*pieces, redactor.finish()])
 
 
+def test_channels_of_an_answer_are_redacted_apart() -> None:
+    """Content, thoughts, and the name and arguments of a call: each is a text of its own, in pieces."""
+    class Reader:
+        """Gives what it is told to."""
+
+        def push(self, text: str) -> list[Any]:
+            kind, _, rest = text.partition(":")
+            return [Arguments(0, rest) if kind == "a" else Thought(rest) if kind == "t" else Said(rest)]
+
+        def finish(self, *, cut: bool = False) -> list[Any]:
+            return []
+
+    async def joined() -> dict[str, str]:
+        channels, texts = Channels(0, [ALL], Reader()), defaultdict(str)  # type: ignore[arg-type]
+        events = await channels._all([Call(0, "mail bob@x.com")])
+        for piece in ('a:{"to": "eve@exa', 'a:mple.com"}', "t:ann@exa", "t:mple.com", "s:4111 1111 11", "s:11 1111."):
+            events += await channels.push(piece)
+        for event in [*events, *await channels.finish()]:
+            texts[type(event).__name__] += getattr(event, "text", getattr(event, "name", ""))
+        return dict(texts)
+
+    assert {"CallStart": "mail [email]", "ThoughtText": "[email]", "ArgumentText": '{"to": "[email]"}',
+            "Text": "[credit-card]."} == asyncio.run(joined())
+
+
 def test_every_cut_of_two_adds_up() -> None:
     """Each table's text, cut in two at every character and into single ones."""
     for text, _ in FINDS:
         whole = ALL.apply(text, lambda: None)
         cuts = [[text[:place], text[place:]] for place in range(len(text))]
-        for pieces in (cuts[::3] if len(cuts) > 40 else cuts) + [list(text)]:
+        for pieces in [*cuts[::examples(3, 1)], list(text)]:
             stage = ALL.stage()
             assert whole == "".join([stage.feed(piece) for piece in pieces] + [stage.finish()]), pieces
 
@@ -232,10 +273,11 @@ def test_what_has_left_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "4111-1111 1111 1111 ", "+1 555 234 5678 ", "password is a1b2c3d4 ", "a:b:1:", "a@b.co ", "-----BEGIN RSA PRIVATE KEY-----", "a",
+    "4111-1111 1111 1111 ", "+1 555 234 5678 ", "password is a1b2c3d4 ", "a:b:1:", "a@b.co ",
+    "-----BEGIN RSA PRIVATE KEY-----", "a",
     "born 1.1.1990 ", "DE89 ", "(((+1"])
 def test_time_is_linear_in_the_text(text: str) -> None:
-    """Texts made to be slow: twice the text takes about twice the time, and 64 Ki characters some tenths of a second."""
+    """Texts made to be slow: 64 Ki characters take some tenths of a second."""
     whole = text * (65536 // len(text))
     started = time.process_time()
     ALL.apply(whole, lambda: None)

@@ -1,4 +1,4 @@
 """The detectors: one file a group, each with its rows. A file knows forms, check digits and words
 of its own group only."""
 
-__all__ = ["addresses", "birth", "email", "iban", "lettered", "national", "payment", "phone", "secret"]
+__all__ = ["addresses", "birth", "email", "lettered", "national", "payment", "phone", "secret"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from appliance.detectors import context
-from appliance.detectors.row import Candidate, Detector, Span
+from appliance.detectors.candidates import context
+from appliance.detectors.candidates.row import Candidate, Detector, Span
 
 _FOUR = r"(?a)\b[0-9](?:[0-9]|\.[0-9]){3,60}\b(?:[.-][A-Za-z_])?"
 _SIX = r"(?ai)(?:\b[0-9a-f]{1,4}:|::)(?:[0-9a-f]|:|\.[0-9]){1,50}(?:%[A-Za-z0-9]{1,8})?[_G-Zg-z.-]?"

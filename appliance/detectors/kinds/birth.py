@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
-from appliance.detectors import context
-from appliance.detectors.row import Candidate, Detector, Span
+from appliance.detectors.candidates import context
+from appliance.detectors.candidates.row import Candidate, Detector, Span
 
 _MONTHS = (  # en, de, fr, es, it, pt, hi
     "january jan januar janner janvier enero gennaio janeiro जनवरी", "february feb februar fevrier febrero febbraio "

@@ -7,7 +7,7 @@ import string
 import unicodedata
 from collections.abc import Iterator
 
-from appliance.detectors.row import Candidate, Detector, Span
+from appliance.detectors.candidates.row import Candidate, Detector, Span
 
 _WIDE = r"\u00c0-\u0963\u0966-\u1fff\u3040-\u9fff\uac00-\ud7af"
 _LOCAL = rf"[A-Za-z0-9_%+&'!#$*/=?^`{{|}}~{_WIDE}-]"
@@ -16,10 +16,10 @@ _EXPRESSION = (rf"""(?:"[A-Za-z0-9 ._+-]{{1,62}}"|{_LOCAL}(?:{_LOCAL}|\.{_LOCAL}
                rf"{_DOMAIN}(?:{_DOMAIN}|\.{_DOMAIN}){{1,200}}(?::[A-Za-z~/])?")
 _EDGES = "'!#$*/=?^`{|}~&%-+"  # before an address, these are of the text around it
 _ENDINGS = (
-    "png jpg jpeg gif svg webp ico bmp css scss js mjs jsx ts tsx json xml html htm php pyc rb java jar cpp hpp txt "
-    "rst pdf gz tar tgz yaml yml toml ini cfg conf log lock sql csv bat exe dll service target socket timer mount whl "
-    "deb rpm map setter getter deleter route")
-_FILES = frozenset(_ENDINGS.split())  # of files, units and programs, which are no domains
+    "png|jpg|jpeg|gif|svg|webp|ico|bmp|css|scss|js|mjs|jsx|ts|tsx|json|xml|html|htm|php|pyc|rb|java|jar|"
+    "cpp|hpp|txt|rst|pdf|gz|tar|tgz|yaml|yml|toml|ini|cfg|conf|log|lock|sql|csv|bat|exe|dll|service|target|"
+    "socket|timer|mount|whl|deb|rpm|map|setter|getter|deleter|route")
+_FILES = frozenset(_ENDINGS.split("|"))  # of files, units and programs, not of domains
 
 
 _DIGITS_AND_LETTERS = string.digits + string.ascii_letters  # before it: the end of a longer text
@@ -34,7 +34,7 @@ def _ascii_end(text: str) -> int:
 
 
 def _domain(domain: str) -> str:
-    """Return a domain without text that follows it without a space; empty for one that is none."""
+    """Return a domain without the text that follows it directly; empty if it is not valid."""
     labels = domain.split(".")
     last = labels[-1]
     if last[:1].isascii() and last[:1].isalpha() and not last.isascii():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from appliance.detectors import context
+from appliance.detectors.candidates import context
+from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Find, Span
 from appliance.detectors.kinds import national
-from appliance.detectors.row import DIGITS, Candidate, Detector, Find, Span
 
 _CONTROL = "TRWAGMYFPDXBNJZSQVHLCKE"  # of a DNI: the number modulo 23
 _ODD = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
@@ -38,7 +38,7 @@ def _pan(text: str) -> bool:
     return text[5:9] != "0000"
 
 
-def _finder(judge: Callable[[str], bool], words: context.Words, alone: Callable[[str], bool]) -> Find:
+def _finder(judge: Callable[[str], bool], words: context.ContextWords, alone: Callable[[str], bool]) -> Find:
     def find(candidate: Candidate) -> Iterator[Span]:
         own, start = candidate.own, candidate.start
         if candidate.before(start) in "-/._" and candidate.before(start - 1).isalnum() and start > 1:

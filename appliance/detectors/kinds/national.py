@@ -6,8 +6,8 @@ import datetime
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from appliance.detectors import checksums, context, numbers
-from appliance.detectors.row import Candidate, Detector, Find, Span
+from appliance.detectors.candidates import checksums, context, numbers
+from appliance.detectors.candidates.row import Candidate, Detector, Find, Span
 
 GROUP = "national-id"
 _CODES = "11 12 13 14 15 21 22 23 31 32 33 34 35 36 37 41 42 43 44 45 46 50 51 52 53 54 61 62 63 64 65 71 81 82 83"
@@ -70,7 +70,7 @@ def _resident(text: str) -> bool:
     return text[:2] in _PROVINCES and 1890 <= born.year <= 2035 and checksums.mod_11_2(text)
 
 
-def _finder(known: dict[int, frozenset[str]], judge: Callable[[str], bool], words: context.Words,
+def _finder(known: dict[int, frozenset[str]], judge: Callable[[str], bool], words: context.ContextWords,
             alone: Callable[[str], bool]) -> Find:
     """Return a function that finds numbers of some forms. `alone`: whether a form needs no word
     before it."""

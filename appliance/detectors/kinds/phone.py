@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.detectors import context, numbers
-from appliance.detectors.row import SKELETON, Candidate, Detector, Span
+from appliance.detectors.candidates import context, numbers
+from appliance.detectors.candidates.row import SKELETON, Candidate, Detector, Span
 
 _LENGTHS = {  # digits after the country code, from and to (ITU-T E.164 and its national plans)
     "1": (10, 10), "7": (10, 10), "20": (8, 10), "27": (9, 9), "30": (10, 10), "31": (9, 9), "32": (8, 9),

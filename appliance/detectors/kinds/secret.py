@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from appliance.detectors.row import Candidate, Detector, Span
+from appliance.detectors.candidates.row import Candidate, Detector, Span
 
 _T = "[A-Za-z0-9_-]"
 _PREFIXES = (
@@ -140,7 +140,8 @@ def _bearer(candidate: Candidate) -> Iterator[Span]:
 
 
 def _password(value: str, named: bool) -> bool:
-    """Whether a value is no word, number or name of a program. `named`: a sign stands before it."""
+    """Whether a value is neither a word nor a number nor a name of a program. `named`: a sign
+    stands before it."""
     if all(part.isidentifier() for part in value.split(".")) and "." in value:
         return False
     kinds, letters = _mixed(value), value.replace("_", "").replace("-", "").isalpha()

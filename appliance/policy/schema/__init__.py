@@ -7,6 +7,7 @@ from appliance.policy.schema.keys import OPERATOR_PROVIDERS, Broker, KeySource, 
 from appliance.policy.schema.model import Model, Publisher
 from appliance.policy.schema.platform import Appliance, Approver, Quorum, Requirements, State, Tee
 from appliance.policy.schema.privacy import (
+    DETECTORS,
     Audit,
     Limits,
     Pattern,
@@ -48,6 +49,7 @@ class Policy(Block):
 
 
 __all__ = [
+    "DETECTORS",
     "OPERATOR_PROVIDERS",
     "Appliance",
     "Approver",

@@ -68,8 +68,8 @@ class Redaction(Block):
     detectors: Annotated[tuple[str, ...], SetOf(Pick(DETECTORS))] = Field(
         default=(), enforced_by="service/admission/redaction", enforced_since=2, was=Was(
             1, SetOf(Pick(_FIRST_DETECTORS)), "Built-in detectors, with checksums where the kind has them."),
-        description="Built-in detectors, which come before the patterns. `national-id` means all of those whose name "
-        "begins with a country. Each finds a form, checks its check digits, and asks for words before it where the "
+        description="Built-in detectors, which come before the patterns. `national-id` stands for all names that "
+        "begin with a country. Each finds a form, checks its check digits, and asks for words before it where the "
         "form is common.")
     apply_to: Annotated[tuple[Literal["prompt", "answer"], ...], SetOf(Pick(("prompt", "answer")), 1)] = Field(
         default=("answer", "prompt"), enforced_by="service/parts/wiring", description="Where patterns and "

@@ -25,7 +25,7 @@ from appliance.detectors.table import chosen
 from appliance.kernels.runtime import table
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, Points, Spans, points
-from appliance.policy.schema.privacy import Redaction
+from appliance.policy.schema import Redaction
 
 _SETTLED = 16  # characters that are let go of together
 QUICK = 1 << 21  # words of streams that are made in about a millisecond

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from appliance.detectors import context
+from appliance.detectors.candidates import context
 
 CONTEXT = 64  # characters before a candidate that are looked at
 DIGITS = "0123456789"
@@ -48,7 +48,7 @@ class Candidate:
         """Return the character before a place; a space where there is none."""
         return self.text[place - 1] if place else " "
 
-    def nearest(self, words: context.Words, place: int | None = None) -> int:
+    def nearest(self, words: context.ContextWords, place: int | None = None) -> int:
         """Return 1 if one of these words stands nearest before a place, -1 if a word against it
         does, 0 if neither stands there."""
         end = self.start if place is None else place

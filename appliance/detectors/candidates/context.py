@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 _WHOLE = 4  # letters of the longest word that must stand by itself
 
-# What numbers of other things are called: en, de, fr, es, it, pt, hi, zh
+# Words for numbers of other things: en, de, fr, es, it, pt, hi, zh
 _AGAINST = (
     "order|ord|invoice|inv|rma|po|pn|sn|sku|isbn|issn|ean|upc|gtin|version|ver|v|release|build|firmware|serial|part|ticket|"
     "tracking|parcel|shipment|commit|hash|sha|batch|lot|issue|ref|reference|section|chapter|article|asin|imei|iccid|"
@@ -48,7 +48,7 @@ def _last(text: str, word: str) -> int:
 
 
 @dataclass(frozen=True)
-class Words:
+class ContextWords:
     """Words for a kind of candidate, and words against it."""
 
     own: tuple[str, ...]
@@ -62,9 +62,9 @@ class Words:
         return (mine > other) - (mine < other)
 
 
-def words(own: str, against: str = "") -> Words:
-    """Return words from texts with bars between them; those that no detector is about are against
-    all."""
+def words(own: str, against: str = "") -> ContextWords:
+    """Return words from texts with bars between them. Words for numbers of other things are against
+    every detector."""
     mine = tuple(dict.fromkeys(bare(word) for word in own.split("|")))
     others = f"{_AGAINST}|{against}".strip("|").split("|")
-    return Words(mine, tuple(word for word in dict.fromkeys(map(bare, others)) if word not in mine))
+    return ContextWords(mine, tuple(word for word in dict.fromkeys(map(bare, others)) if word not in mine))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.detectors.row import Candidate
+from appliance.detectors.candidates.row import Candidate
 
 RUN = (r"(?a)(?:\+\(?|\(\+?)?\b[0-9](?:[0-9]|[ ./()-](?:[0-9]|[ ()-](?:[0-9]|[ (][0-9]))){5,150}(?:[Xx]\b|\b)")
 
