@@ -93,7 +93,7 @@ def _language(make: Maker, secret: bool) -> Asked:
 
 
 def _cached(make: Maker, secret: bool) -> Asked:
-    text, other = (f"Continue: {_words(make.draw, 200)}" for _ in range(2))
+    text, other = (f"Continue: {_words(make.draw, 100)}" for _ in range(2))
     first = make.chat(text if secret else other, **_exact(1))
     return Asked(make.chat(text, **_exact(SHORT)), before=first)
 
