@@ -11,7 +11,6 @@ from appliance.policy.schema.kinds import Duration, Pick, SetOf, Size, Switch, W
 from appliance.policy.schema.patterns import BoundedRegex
 from appliance.policy.schema.versions import Since, Was
 
-
 _FIRST_DETECTORS = ("credit-card", "email", "iban", "ip-address", "phone", "secret")
 DETECTORS = (
     *_FIRST_DETECTORS, "date-of-birth", "national-id", "br-cnpj", "br-cpf", "cn-resident-id", "de-steuer-id", "es-dni",
