@@ -93,7 +93,7 @@ def _language(make: Maker, secret: bool) -> Asked:
 
 
 def _cached(make: Maker, secret: bool) -> Asked:
-    text, other = (f"Continue: {_words(make.draw, 200)}" for _ in range(2))
+    text, other = (f"Continue: {_words(make.draw, 100)}" for _ in range(2))
     first = make.chat(text if secret else other, **_exact(1))
     return Asked(make.chat(text, **_exact(SHORT)), before=first)
 
@@ -104,8 +104,10 @@ def _refused(make: Maker, secret: bool) -> Asked:
 
 
 def _repetitive(make: Maker, secret: bool) -> Asked:
-    text = " ".join([make.draw.choice(_WORDS)] * 60) if secret else _words(make.draw, 60)
-    return Asked(make.chat(f"Go on: {text}", **_exact(LONG), temperature=0.0))
+    words = make.draw.sample(_WORDS, 6) * 10
+    if not secret:
+        make.draw.shuffle(words)
+    return Asked(make.chat(f"Go on: {' '.join(words)}", **_exact(LONG), temperature=0.0))
 
 
 def _tool(make: Maker, secret: bool) -> Asked:
@@ -130,7 +132,7 @@ PAIRS: dict[str, Callable[[Maker, bool], Asked]] = {
     "language": _language,  # English, or German
     "cached": _cached,  # a text that was not asked before, or one that was
     "refused": _refused,  # answered, or refused
-    "repetitive": _repetitive,  # words in any order, or one word again and again
+    "repetitive": _repetitive,  # the same words in any order, or in one order again and again
     "tool": _tool,  # a tool that may be called, or one that must be
     "schema": _schema,  # free text, or a constrained answer
     "neighbour": _neighbour,  # an idle neighbour, or a busy one

@@ -16,7 +16,7 @@ model "demo" {
   file   = "SmolLM2-135M-Instruct.Q4_1.gguf"
   sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
-  context_length = 1024
+  context_length = 512
 
   prefix_cache {
     size     = "64MiB"
@@ -37,7 +37,7 @@ privacy {
 }
 
 limits {
-  prompt_tokens       = 768
+  prompt_tokens       = 256
   generation_tokens   = 64
   concurrent_requests = 8
   queued_requests     = 64

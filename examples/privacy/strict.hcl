@@ -16,7 +16,7 @@ model "demo" {
   file   = "SmolLM2-135M-Instruct.Q4_1.gguf"
   sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
-  context_length = 1024
+  context_length = 512
   speculation    = "hidden" # guesses free a place earlier, and show nowhere
 
   prefix_cache {
@@ -28,8 +28,8 @@ model "demo" {
 privacy {
   timing_padding {
     first_token = "200ms" # an event at each multiple, whether there is text or not
-    total       = "4s"    # longer than any answer takes here: all end at the first multiple
-    cadence     = "50ms"  # a pass of one size at each multiple, whether there is work or not
+    total       = "8s"    # longer than any answer takes here: all end at the first multiple
+    cadence     = "100ms" # a pass of one size at each multiple, whether there is work or not
   }
 
   size_padding         = "8KiB" # a receipt fits as well, so that it leaves with the last text
@@ -39,7 +39,7 @@ privacy {
 }
 
 limits {
-  prompt_tokens       = 768
+  prompt_tokens       = 256
   generation_tokens   = 64
   concurrent_requests = 8
   queued_requests     = 64

@@ -17,12 +17,12 @@ from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.errors import AuditError
 
-FORMAT = "appliance/leakage/v1"
 Word = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
-Share, Bits = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, le=8)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Bits = Annotated[float, Field(ge=0, le=8)]
 
 
-class Cell(BaseModel):
+class LeakageCell(BaseModel):
     """One pair of requests, and one observer."""
 
     model_config = ConfigDict(frozen=True)
@@ -35,7 +35,7 @@ class Cell(BaseModel):
     bits_at_most: Bits
 
 
-class Run(BaseModel):
+class LeakageRun(BaseModel):
     """One run. Further members tell how it was made."""
 
     model_config = ConfigDict(frozen=True)
@@ -44,14 +44,14 @@ class Run(BaseModel):
     policy: Word
     policy_sha384: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{96}$")]
     digest: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    cells: Annotated[tuple[Cell, ...], Field(max_length=512)]
+    cells: Annotated[tuple[LeakageCell, ...], Field(max_length=512)]
 
 
-def parse(content: bytes) -> Run:
+def parse(content: bytes) -> LeakageRun:
     """Read a run. Raises AuditError if it is not one, or if its digest is of another one."""
     try:
         document: Any = strict.json_value(content)
-        run = Run.model_validate(document)
+        run = LeakageRun.model_validate(document)
         rest = {name: value for name, value in document.items() if name != "digest"}
         found = hashlib.sha256(canonical(rest)).hexdigest()
     except ValidationError as error:
