@@ -31,7 +31,7 @@ class _Tiles:
         self._nbytes, key = nbytes, os.urandom(32)
         self._stride, self._at = -(-(nbytes + TAG_NBYTES) // 4096) * 4096, 0
         self._count, self._nonce = max(ROOM // self._stride, 1), bytes(NONCE_NBYTES)
-        sealed = AESGCM(key).encrypt(self._nonce, os.urandom(nbytes), None)
+        sealed = AESGCM(key).encrypt(self._nonce, bytes(nbytes), None)  # nothing but zeros: the nonce repeats
         self._memory = mmap.mmap(-1, self._count * self._stride)
         for index in range(self._count):
             self._memory[index * self._stride:index * self._stride + len(sealed)] = sealed
