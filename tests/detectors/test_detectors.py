@@ -108,7 +108,7 @@ LEAVES = [
     "550e8400-e29b-41d4-a716-446655440000", "commit d670460b4b4aece5915caf5c68d12f560a9fe3e4",
     'api_key = "YOUR_API_KEY"',
     "-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA1234567890abcd\n-----END PUBLIC KEY-----",
-    "x" * 70 + "@example.com", "(1999-2000)",
+    "private_key: Ed25519PrivateKey,", "x" * 70 + "@example.com", "(1999-2000)",
 ]
 
 

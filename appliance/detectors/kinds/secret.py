@@ -152,7 +152,7 @@ def _password(value: str, named: bool) -> bool:
 
 def _random(value: str) -> bool:
     return len(value) >= 16 and _entropy(value) >= 3 and any(map(str.isdecimal, value)) and any(
-        map(str.isalpha, value)) and value.isascii() and not value.count("/") > 4
+        map(str.isalpha, value)) and value.isascii() and value.count("/") < 5 and not value.endswith(_TYPES)
 
 
 def _user(candidate: Candidate) -> Iterator[Span]:
