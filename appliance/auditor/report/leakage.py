@@ -1,6 +1,6 @@
-"""What an onlooker can tell, as `benchmarks.leakage` measured it: a table that a pack carries.
+"""A table of measured leakage in a pack, as `benchmarks.leakage` wrote it.
 
-A run is its maker's word. Its digest shows that the table is the one that was made.
+A run is its maker's word. Its digest shows that nothing was altered since.
 """
 
 from __future__ import annotations
