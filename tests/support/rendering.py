@@ -107,10 +107,13 @@ def _mutated(text: str, rng: random.Random, version: int) -> str:
     return text if not absent else f"{text[:inside]}\n{_added(rng.choice(absent), rng)}\n{text[inside:]}"
 
 
-def another(text: str, rng: random.Random, version: int = 1, steps: int = 30) -> str:
-    """Return another valid policy: each step that leaves the text valid is taken."""
+def another(text: str, rng: random.Random, version: int = 1, steps: int = 30, strict: str = "no path") -> str:
+    """Return another valid policy: each step that leaves the text valid is taken. Below the path `strict` it breaks
+    no rule of a later schema either."""
     for _ in range(steps):
         changed = _mutated(text, rng, version)
-        if check(changed).valid:
+        checked = check(changed)
+        if checked.valid and not any(
+                found.code == "rule" and found.path.startswith(strict) for found in checked.diagnostics):
             text = changed
     return text
