@@ -76,8 +76,8 @@ def schema(words: Vocabularies, version: int = 1) -> Schema:
 
 
 def of_version_3(words: Vocabularies) -> Schema:
-    """The events of version 3 that version 2 lacks, and its further fields of the others: who asked
-    for a change, by which request; passes of models that were late."""
+    """The events of version 3 that version 2 lacks, and further fields of the others: the tenant and
+    the request of a change, and late passes of models."""
     return {**{event: {"request": REQUEST_ID, "tenant?": words.tenants} for event in ASKED},
             "requests.counted": {"late_passes?": CountByWord(words.models)},
             "tenants.replaced": {
