@@ -76,8 +76,8 @@ def schema(words: Vocabularies, version: int = 1) -> Schema:
 
 
 def of_version_3(words: Vocabularies) -> Schema:
-    """The events of version 3 that version 2 lacks, and further fields of the others: the tenant and
-    the request of a change, and late passes of models."""
+    """The events that version 3 adds to version 2, and its further fields of the others: tenant and
+    request of a change, and late passes of models."""
     return {**{event: {"request": REQUEST_ID, "tenant?": words.tenants} for event in ASKED},
             "requests.counted": {"late_passes?": CountByWord(words.models)},
             "tenants.replaced": {

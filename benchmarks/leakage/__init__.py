@@ -1,2 +1,1 @@
-"""What an onlooker can tell of requests, measured: pairs of requests that differ in one thing, observers, classifiers.
-"""
+"""The leak of requests, measured: pairs that differ in one thing, observers and classifiers."""

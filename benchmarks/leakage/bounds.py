@@ -1,9 +1,10 @@
-"""Bounds from what a classifier said of trials that it did not learn from: its share of right answers, and bits.
+"""Bounds from a classifier's answers on trials that it did not learn from: the share of right
+ones, and bits.
 
 Bits are the mutual information between the secret and the classifier's score, in eight bins, less
-the bias by Miller and Madow. What a score tells, the observation tells at least. For any observer
-whose best share of right answers is p, no observation tells more than 2p - 1 bits (Hellman and
-Raviv, IEEE Transactions on Information Theory 16, 1970), so a bound of the share bounds the bits.
+the bias by Miller and Madow. The observation tells at least as much as the score. No observation
+tells more than 2p - 1 bits where the best share of right answers is p, which bounds
+the bits (Hellman and Raviv, IEEE Transactions on Information Theory 16, 1970).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Bits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a classifier: trials held out, right answers, bits with their bounds of 95%, each
-    one-sided."""
+    """The result of a classifier: trials held out, right answers, and bits, each with its one-sided
+    bound of 95%."""
 
     trials: int
     right: int
@@ -57,7 +58,7 @@ def plain_bits(counts: Floats) -> Floats:
 
 
 def bias(counts: Floats) -> float:
-    """Return how much `plain_bits` is too large on average where nothing is told (Miller, Madow)."""
+    """Return by how much `plain_bits` is too large on average without a leak (Miller, Madow)."""
     bins, secrets = int((counts.sum(axis=0) > 0).sum()), int((counts.sum(axis=1) > 0).sum())
     return (bins - 1) * (secrets - 1) / (2 * counts.sum() * math.log(2))
 

@@ -1,7 +1,9 @@
-"""Two classifiers, in an environment of their own: `python -m benchmarks.leakage.classifiers TABLES OUT`.
+"""Two classifiers, in an environment of their own.
 
-TABLES holds for each cell rows, sequences, secrets, and one half of the trials. What is learned on one
-half answers for the other, in turns. OUT gets the probabilities that both classifiers give.
+    python -m benchmarks.leakage.classifiers TABLES OUT
+
+TABLES holds for each cell rows, sequences, secrets, and one half of the trials. Each classifier
+learns on one half and answers for the other, in turns. OUT gets the probabilities that both give.
 """
 
 from __future__ import annotations

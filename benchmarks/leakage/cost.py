@@ -1,9 +1,10 @@
 """`python -m benchmarks.leakage.cost`: what each example costs, for the same requests in turns.
 
 So many clients ask at once, again and again, for answers of one length. The table has for each
-policy the time to the first event with text and to the end, bytes of TLS that came for an answer,
-tokens a second over all clients, and core-seconds: of the busy service for each answer, and of the
-idle one for each hour. Seconds are right only on an idle machine. Exit code 1 says that the strict
+policy the time to the first event with text and to the end, and the bytes of TLS of an answer. It
+also has tokens a second over all clients, and core-seconds: of the busy service for each answer,
+and of the idle one for each hour. Seconds are right only on an idle machine.
+Exit code 1 says that the strict
 policy has less than half of the open one's tokens a second.
 """
 

@@ -1,4 +1,5 @@
-"""A policy as it is measured: its own blocks, but tenants whose keys are known, and RA-TLS as the way in."""
+"""A policy as it is measured: its own blocks, but with known tenants' keys, and RA-TLS as the way
+in."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class Measured(Deployment):
         for name, new in (("tenants", f"tenants {{\n{tenants}}}\n"), ("service", _SERVICE)):
             text, count = re.subn(_BLOCK.format(name=name), lambda _, new=new: new, text, flags=re.M | re.S)
             if count != 1:
-                raise ValueError(f"{self.policy}: {count} blocks `{name}`, expected one that begins a line")
+                raise ValueError(f"{self.policy}: {count} blocks `{name}`, expected one at the start of a line")
         return text
 
     def _pins(self) -> str:

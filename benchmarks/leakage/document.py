@@ -23,14 +23,15 @@ def cell(pair: str, observer: str, verdicts: Mapping[str, Verdict], *, again: bo
 
 
 def document(facts: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the document of a run. `digest` is SHA-256 of the rest in canonical JSON (RFC 8785)."""
+    """Return the document of a run. `digest` is SHA-256 of the rest in canonical JSON (RFC 8785).
+    """
     found = {"format": FORMAT, **facts, "cells": [dict(each) for each in cells]}
     return {**found, "digest": hashlib.sha256(canonical(found)).hexdigest()}
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """Return the table of a document: right answers in percent with their upper bound, and bits with
-    theirs, by pair and observer."""
+    """Return the table of a document: right answers in percent and bits, each with its upper bound,
+    by pair and observer."""
     observers = list(dict.fromkeys(each["observer"] for each in found["cells"]))
     rows = [f"| pair | {' | '.join(observers)} |", f"|---|{'---|' * len(observers)}"]
     for pair in dict.fromkeys(each["pair"] for each in found["cells"]):

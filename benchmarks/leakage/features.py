@@ -1,4 +1,5 @@
-"""Trials as numbers: for each observer one row of features, for trees, and one sequence, for a small network.
+"""Trials as numbers: for each observer one row of features, for trees, and one sequence, for a
+small network.
 
     socket    TLS records in both directions: when, and of how many bytes
     disk      reads of the process: when, and of how many bytes
@@ -70,8 +71,8 @@ def sequence(steps: Steps) -> list[float]:
 
 
 def flat(value: Any, name: str = "") -> dict[str, float]:
-    """Return the numbers in a document by their paths; a word counts by its hash, and what is random
-    by its length."""
+    """Return the numbers in a document by their paths. A word counts by its hash, a random one by
+    its length."""
     if isinstance(value, dict):
         return {path: number for key, each in value.items() for path, number in flat(each, f"{name}.{key}").items()}
     if isinstance(value, list):
@@ -92,7 +93,7 @@ class Columns:
 
 
 class Observed:
-    """What was seen in a run, by trial."""
+    """The observations of a run, by trial."""
 
     def __init__(self, seen: Seen, events: NDArray[Any], log: Path) -> None:
         self._seen = seen

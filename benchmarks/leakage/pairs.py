@@ -58,8 +58,8 @@ def _exact(tokens: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a trial does. `before`: a body that the same tenant asks first. `neighbours`: bodies that
-    another tenant asks at the same time."""
+    """The requests of a trial. `before`: a body that the same tenant asks first. `neighbours`:
+    bodies that another tenant asks at the same time."""
 
     body: bytes
     before: bytes | None = None

@@ -1,4 +1,6 @@
-"""The onlooker's machine, a process of its own: `python -m benchmarks.leakage.relay PORT PID LOG OUT`.
+"""The onlooker's machine, a process of its own.
+
+    python -m benchmarks.leakage.relay PORT PID LOG OUT
 
 It relays connections to PORT and notes each TLS record that passes, polls what the process PID has
 read, and how long the audit log LOG is. It prints its port, and writes OUT as it ends: rows of

@@ -1,4 +1,4 @@
-"""Trials of all pairs in random order, over several connections at once, and what was seen of each."""
+"""Trials of all pairs in random order, over several connections at once, with the observations."""
 
 from __future__ import annotations
 

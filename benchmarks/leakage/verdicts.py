@@ -1,4 +1,5 @@
-"""Cells judged: tables go to the classifiers' own environment, their answers come back as verdicts."""
+"""Cells judged: tables go to the classifiers' own environment, and answers come back as verdicts.
+"""
 
 from __future__ import annotations
 

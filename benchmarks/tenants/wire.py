@@ -102,7 +102,8 @@ class Connection:
     async def ask(self, method: str, path: str, key: str, body: dict[str, Any] | bytes | None = None, *,
                   pause: float = 0.0, leave_after: int | None = None, more: Sequence[str] = ()) -> Reply:
         """Send a request and read its answer. `pause`: seconds before each further part is read;
-        `leave_after`: parts of the body after which the client is gone; `more`: further lines of the head."""
+        `leave_after`: parts of the body after which the client is gone; `more`: further lines of
+        the head."""
         reply = Reply(time.monotonic())
         self._writer.write(request_of(method, path, key, body, more))
         await self._writer.drain()

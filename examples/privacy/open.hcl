@@ -31,7 +31,7 @@ privacy {
 
 limits {
   prompt_tokens       = 256
-  generation_tokens   = 64
+  generation_tokens   = 256
   concurrent_requests = 8
   queued_requests     = 64
 }

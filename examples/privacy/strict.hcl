@@ -29,18 +29,18 @@ privacy {
   timing_padding {
     first_token = "200ms" # an event at each multiple, whether there is text or not
     total       = "8s"    # longer than any answer takes here: all end at the first multiple
-    cadence     = "100ms" # a pass of one size at each multiple, whether there is work or not
+    cadence     = "25ms"  # a pass of one size at each multiple, whether there is work or not
   }
 
   size_padding         = "8KiB" # a receipt fits as well, so that it leaves with the last text
-  token_count_rounding = 64     # as many as `generation_tokens`: one class
+  token_count_rounding = 256    # as many as `generation_tokens`: one class
 
   redaction { fields = ["user", "metadata"] }
 }
 
 limits {
   prompt_tokens       = 256
-  generation_tokens   = 64
+  generation_tokens   = 256
   concurrent_requests = 8
   queued_requests     = 64
 }
