@@ -57,6 +57,14 @@ def test_a_pack_without_one_is_as_before() -> None:
     assert b"What an onlooker can tell" not in manifest.unpack(data)[1]["report.html"]
 
 
+def test_a_file_that_is_no_run_is_named() -> None:
+    """A packer may put anything there: the report has the rest, and says so."""
+    data, _ = judge.written({"leakage/leakage-x.json": b"<x>"}, _papers().given)
+    page = manifest.unpack(data)[1]["report.html"].decode()
+    assert "<p>leakage/leakage-x.json cannot be shown: leakage: " in page
+    assert "<x>" not in page
+
+
 @pytest.mark.parametrize("change", [
     {"policy": "open"}, {"cells": []}, {"format": "appliance/leakage/v2"}, {"policy_sha384": "<b>"},
     {"digest": "0" * 64}], ids=lambda change: next(iter(change)))

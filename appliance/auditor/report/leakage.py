@@ -65,14 +65,22 @@ def parse(content: bytes) -> LeakageRun:
 
 
 def section(case: Case) -> list[str]:
-    """Return the tables for a page, by policy; nothing where the pack has none."""
-    runs = [parse(content) for _, content in sorted(case.many("leakage").items())]
-    lines = ["<h2>What an onlooker can tell, as measured</h2>"] if runs else []
-    for run in runs:
-        rows = "".join(f"<tr><td>{each.pair}</td><td>{each.observer}</td><td>{100 * each.share:.1f} "
-                       f"(≤ {100 * each.at_most:.1f})</td><td>{each.bits:.3f} (≤ {each.bits_at_most:.3f})</td></tr>"
-                       for each in run.cells)
-        names = "".join(f'<th scope="col">{each}</th>' for each in ("pair", "observer", "% right", "bits"))
-        lines += [f"<h3>{escape(run.policy)}</h3><p>Policy {run.policy_sha384}, run {run.digest}. Chance has 50% and 0 "
-                  f"bits; bounds are of 95%.</p><table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>"]
+    """Return the tables for a page, by policy; nothing where the pack has none. A file that is not
+    a run is named."""
+    files = sorted(case.many("leakage").items())
+    lines = ["<h2>What an onlooker can tell, as measured</h2>"] if files else []
+    for name, content in files:
+        try:
+            lines += _table(parse(content))
+        except AuditError as error:
+            lines.append(f"<p>{escape(name)} cannot be shown: {escape(error.summary)}</p>")
     return lines
+
+
+def _table(run: LeakageRun) -> list[str]:
+    rows = "".join(f"<tr><td>{each.pair}</td><td>{each.observer}</td><td>{100 * each.share:.1f} "
+                   f"(≤ {100 * each.at_most:.1f})</td><td>{each.bits:.3f} (≤ {each.bits_at_most:.3f})</td></tr>"
+                   for each in run.cells)
+    names = "".join(f'<th scope="col">{each}</th>' for each in ("pair", "observer", "% right", "bits"))
+    return [f"<h3>{escape(run.policy)}</h3><p>Policy {run.policy_sha384}, run {run.digest}. Chance has 50% and 0 "
+            f"bits; bounds are of 95%.</p><table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>"]
