@@ -21,6 +21,7 @@ from appliance.boot.planning.speed import Speed, plan, speeds
 from appliance.boot.running.interval import interval_of
 from appliance.boot.running.price import Price, prices
 from appliance.cli import numbers
+from appliance.codec.printable import quantity
 from appliance.errors import BootError
 from appliance.kernels.runtime import quota
 from appliance.models.catalogue import Catalogue
@@ -129,10 +130,10 @@ def _prices(policy: Policy, catalogue: Catalogue, found: Division, measured: Rat
 def _described(price: Price) -> str:
     """Return the price of a cadence for people."""
     slow, fast = price.prompt_tokens_per_second
-    return (f"{price.model}: cadence: about {price.rows} rows a pass, which takes {1000 * price.pass_seconds:.0f} ms: "
-            f"{_two_digits(price.tokens_per_second)} tokens/s for each of {price.answers} answers, prompts at "
-            f"{_two_digits(slow)} to {_two_digits(fast)} tokens/s; about {_two_digits(price.core_seconds_an_hour)} "
-            "core-seconds an hour, whether or not there is work")
+    return (f"{price.model}: cadence: about {quantity(price.rows, 'row')} a pass, which takes "
+            f"{1000 * price.pass_seconds:.0f} ms: {_two_digits(price.tokens_per_second)} tokens/s for each of "
+            f"{quantity(price.answers, 'answer')}, prompts at {_two_digits(slow)} to {_two_digits(fast)} tokens/s; "
+            f"about {_two_digits(price.core_seconds_an_hour)} core-seconds an hour, whether or not there is work")
 
 
 def _on_demand(policy: Policy, catalogue: Catalogue, found: Division) -> Iterator[dict[str, str | None]]:
