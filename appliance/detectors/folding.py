@@ -35,17 +35,36 @@ def _part(character: str) -> str:
 
 
 class Folded:
-    """A folded text, and where each of its characters comes from."""
+    """A folded text, and where each of its characters comes from. It grows at its end, so that a
+    piece is folded once."""
 
-    def __init__(self, text: str) -> None:
-        self.source, self.text = text, text
-        self._origins: NDArray[np.int64] | None = None
-        if not text.isascii():
-            parts = list(map(_folded, text))
-            self.text = "".join(parts)
-            if any(len(part) != 1 for part in parts):
-                self._origins = np.fromiter(
-                    chain.from_iterable(repeat(place, len(part)) for place, part in enumerate(parts)), np.int64)
+    def __init__(self, text: str = "") -> None:
+        self.source = self.text = ""
+        self._origins: NDArray[np.int64] | None = None  # None: each character comes from its own place
+        self.extend(text)
+
+    def extend(self, piece: str) -> None:
+        """Append a piece of the source."""
+        parts = [piece] if piece.isascii() else list(map(_folded, piece))
+        plain = piece.isascii() or all(len(part) == 1 for part in parts)
+        if self._origins is None and not plain:
+            self._origins = np.arange(len(self.text))
+        if self._origins is not None:
+            places = range(len(self.source), len(self.source) + len(piece))
+            each = places if plain else chain.from_iterable(map(repeat, places, map(len, parts)))
+            self._origins = np.concatenate([self._origins, np.fromiter(each, np.int64)])
+        self.source += piece
+        self.text += "".join(parts)
+
+    def drop(self, place: int) -> int:
+        """Forget the text before a place. Returns how many characters of the source it had."""
+        gone = self.origin(place)
+        self.source, self.text = self.source[gone:], self.text[place:]
+        if self._origins is not None:
+            self._origins = self._origins[place:] - gone
+            if np.array_equal(self._origins, np.arange(len(self.source))):
+                self._origins = None
+        return gone
 
     def origin(self, place: int) -> int:
         """Return where the character at a place of the folded text begins in the source."""

@@ -100,21 +100,21 @@ class DetectorStage:
     def __init__(self, detection: Detection, found: list[tuple[int, int, str]] | None = None) -> None:
         """`found` takes each replacement: start and end in the whole text, and the detector."""
         self._detection, self._found = detection, found
-        self._source, self._gone = "", 0  # the text that is kept, and how many characters were before it
+        self._folded, self._gone = Folded(), 0  # the text that is kept, and how many characters were before it
         self._left = 0  # how much of it has left
         self._next = [0] * len(detection.searches)  # where each search goes on, in folded text
         self._hits: list[Hit] = []  # in folded text, of which no part has left
 
     def work(self, more: int) -> int:
         """Return how many words of streams the next piece of so many characters takes, roughly."""
-        length = len(self._source) - self._left + more + 1024
+        length = len(self._folded.source) - self._left + more + 1024
         return sum(search.automaton.work for search in self._detection.searches) * length // 64
 
     def feed(self, piece: str) -> str:
         """Take the next piece; return the text that is now certain."""
         if not piece:
             return ""
-        self._source += piece
+        self._folded.extend(piece)
         return self._advance(final=False)
 
     def finish(self) -> str:
@@ -122,7 +122,7 @@ class DetectorStage:
         return self._advance(final=True)
 
     def _advance(self, *, final: bool) -> str:
-        folded = Folded(self._source)
+        folded = self._folded
         codes = points(folded.text)
         bound = len(folded.text)
         for number, search in enumerate(self._detection.searches):
@@ -154,12 +154,12 @@ class DetectorStage:
             start, end = max(left, folded.origin(region.start)), folded.end(region.end)
             if start < end:
                 row = self._detection.rows[region.row]
-                out += [self._source[left:start], row.replacement]
+                out += [folded.source[left:start], row.replacement]
                 left = end
                 if self._found is not None:
                     self._found.append((self._gone + start, self._gone + end, row.name))
         place = max(left, folded.origin(bound))
-        out.append(self._source[left:place])
+        out.append(folded.source[left:place])
         self._left = place
         self._hits = [hit for hit in self._hits if hit.start >= bound]
         return "".join(out), bound
@@ -168,8 +168,8 @@ class DetectorStage:
         """Let go of text that has left, but for the context of what comes."""
         cut = folded.whole(max(0, bound - CONTEXT - 1))
         if cut > 0:
-            gone = folded.origin(cut)
-            self._source, self._gone, self._left = self._source[gone:], self._gone + gone, self._left - gone
+            gone = folded.drop(cut)
+            self._gone, self._left = self._gone + gone, self._left - gone
             self._next = [place - cut for place in self._next]
             self._hits = [Hit(hit.start - cut, hit.end - cut, hit.row) for hit in self._hits]
 

@@ -269,7 +269,7 @@ def test_what_has_left_is_not_kept() -> None:
     stage = ALL.stage()
     for _ in range(200):
         stage.feed("some words and 12 numbers, bob@example.com. ")
-    assert len(stage._source) < 1000
+    assert len(stage._folded.source) < 1000
 
 
 @pytest.mark.parametrize("text", [
@@ -282,6 +282,29 @@ def test_time_is_linear_in_the_text(text: str) -> None:
     started = time.process_time()
     ALL.apply(whole, lambda: None)
     assert pace.within(time.process_time() - started, 1.5)
+
+
+def test_characters_without_width_are_folded_once() -> None:
+    """A number that may go on is held back with all of them, however many slices they fill."""
+    started = time.process_time()
+    assert "x 41" + "\u200b" * (1 << 20) == ALL.apply("x 41" + "\u200b" * (1 << 20), lambda: None)
+    assert pace.within(time.process_time() - started, 1.0)
+
+
+@given(st.lists(st.text("ab1４１①⑩\u200b\u0660@. -", max_size=6), max_size=12))
+def test_a_text_that_grows_is_folded_as_a_whole(pieces: list[str]) -> None:
+    """Piece by piece, and after its beginning was forgotten."""
+    grown, whole = Folded(), Folded("".join(pieces))
+    for piece in pieces:
+        grown.extend(piece)
+    assert (whole.source, whole.text) == (grown.source, grown.text)
+    assert [whole.origin(place) for place in range(len(whole.text) + 1)] == [
+        grown.origin(place) for place in range(len(grown.text) + 1)]
+    cut = grown.whole(len(grown.text) // 2)
+    gone = grown.drop(cut)
+    assert whole.source[gone:] == grown.source
+    assert [whole.origin(place) - gone for place in range(cut, len(whole.text) + 1)] == [
+        grown.origin(place) for place in range(len(grown.text) + 1)]
 
 
 def test_check_digits_of_published_examples() -> None:
