@@ -148,6 +148,8 @@ MISTAKES = [
     ("a = «[1, 2\nb = 1", "syntax", "] behind", {"a": "<broken>", "b": 1}),
     ("a = «{ b = 1", "syntax", "} behind", {"a": "<broken>"}),
     ("a = { b «1 }", "syntax", "stands where = should", {"a": {}}),
+    ("a = 0«,7\nb = 2", "syntax", "a comma stands in a number", {"a": 0, "b": 2}),
+    ("a = 3«,\nb = 2", "syntax", "a comma stands behind an attribute", {"a": 3, "b": 2}),
     ("«}\na = 1", "syntax", "closes nothing", {"a": 1}),
     ("limits «{\n a = 1\ntee {\n b = 2\n}", "syntax", "before line 3",
      {"": [("limits", [], {"a": 1}), ("tee", [], {"b": 2})]}),

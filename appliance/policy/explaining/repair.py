@@ -207,9 +207,10 @@ class Repair:
     def _no_end(self, in_object: bool) -> None:
         """Something stands behind a value."""
         if self._here.type == "COMMA":
-            self.report.error("syntax", "a comma stands behind an attribute", span(self._here),
-                              fix="delete it: attributes end with their line")
-            self.at += 1
+            if not self._decimal_comma():
+                self.report.error("syntax", "a comma stands behind an attribute", span(self._here),
+                                  fix="delete it: attributes end with their line")
+                self.at += 1
         elif self._here.type == "RBRACE":
             self._no_name()
         else:
@@ -217,6 +218,17 @@ class Repair:
             before = self.at
             self._skip_rest()
             self.at += self.at == before and self._here.type not in (_END, NEWLINE)
+
+    def _decimal_comma(self) -> bool:
+        """Pass over the decimals of a number that is written with a comma. Returns False for any
+        other comma."""
+        before, after = self.last, self.tokens[self.at + 1]
+        if before is None or not str(before).isdecimal() or not str(after).isdecimal():
+            return False
+        self.report.error("syntax", "a comma stands in a number", span(self._here),
+                          fix=f"write {before}.{after}")
+        self.at += 2
+        return True
 
     def _no_name(self) -> None:
         """Neither an attribute nor a block begins here."""
