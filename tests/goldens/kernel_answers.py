@@ -31,7 +31,7 @@ from appliance.kernels.layouts import shapes
 from appliance.kernels.runtime import table
 from appliance.models.file import quants
 from appliance.models.sealed import order as kernel_order
-from examples import plain_engine
+from examples import plain_engine, plain_gguf
 from tests.support import caches, decoders, ggufs
 from tests.support.open_ended import undecided
 
@@ -123,7 +123,7 @@ def _remember(kind: str) -> bytes:
 
 def matrix(name: str, data: bytes, rows: int, columns: int) -> plain_engine.Matrix:
     """Rows of a GGUF file as the plain engine takes them."""
-    layout = next(fields for found, fields in plain_engine.LAYOUTS.values() if found == name)
+    layout = next(fields for found, fields in plain_gguf.LAYOUTS.values() if found == name)
     return plain_engine.matrix(name, (rows, columns), np.frombuffer(data, np.dtype(layout)))
 
 
