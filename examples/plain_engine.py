@@ -372,12 +372,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "sectioned": None,
         "head_norm": None, "value_norm": False, "yarn_whole": True, "switch": None, "activation": "silu",
         "gated": True, "fused": False, "feed_forward_norm": "ffn_norm", "embedding_scale": False,
-        "query_scale": None, "logit_scale": None, "experts": ("softmax", True, 1e-20)},
+        "query_scale": None, "logit_scale": None, "recurrent": None, "output_norm": "output_norm",
+        "experts": ("softmax", True, 1e-20, 0.0)},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
     "qwen3moe": {"layers": (HALVES,), "head_norm": "head"},
-    "qwen2moe": {"layers": (HALVES,), "experts": ("softmax", False, 1e-20)},
-    "olmoe": {"layers": (HALVES,), "head_norm": "row", "experts": ("softmax", False, 1e-20)},
+    "qwen2moe": {"layers": (HALVES,), "experts": ("softmax", False, 1e-20, 0.0)},
+    "olmoe": {"layers": (HALVES,), "head_norm": "row", "experts": ("softmax", False, 1e-20, 0.0)},
     "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "windowless": (HALVES,),
         "head_norm": "head", "activation": "gelu", "embedding_scale": True,
         "query_scale": "1/sqrt(share) at 62 layers"},
@@ -390,7 +391,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral3": {"layers": (("neighbours", ("rope.freq_base",), True, True, ""),)},
     "granite": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale"},
     "granitemoe": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale",
-        "experts": ("chosen", True, 1e-20)},
+        "experts": ("chosen", True, 1e-20, 0.0)},
     "smollm3": {"layers": (*[NEIGHBOURS] * 3, UNTURNED)},
     "olmo2": {"topology": "post",
         "layers": (*[("halves", ("rope.freq_base_swa", "rope.freq_base"), False, True, "")] * 3, HALVES),
@@ -399,7 +400,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "head_norm": "head"},
     "glm4": {"topology": "sandwich", "sectioned": (HALVES,), "fused": True},
     "glm4moe": {"layers": (HALVES,), "head_norm": "head", "feed_forward_norm": "post_attention_norm",
-        "experts": ("sigmoid", True, 1e-20)},
+        "experts": ("sigmoid", True, 1e-20, 0.0)},
     "falcon": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
     "starcoder2": {"norm": "layer", "layers": (WINDOWED,), "activation": "gelu", "gated": False},
     "command-r": {"norm": "layer", "topology": "parallel", "logit_scale": "logit_scale"},
@@ -412,11 +413,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3vlmoe": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head"},
     "seed_oss": {"layers": (HALVES,), "feed_forward_norm": "post_attention_norm"},
     "gpt-oss": {"layers": (WINDOWED, HALVES), "yarn_whole": False, "activation": "swiglu_oai",
-        "feed_forward_norm": "post_attention_norm", "experts": ("chosen", True, 1e-20)},
+        "feed_forward_norm": "post_attention_norm", "experts": ("chosen", True, 1e-20, 0.0)},
     "ernie4_5": {},
-    "ernie4_5-moe": {"experts": ("softmax", True, 1e-12)},
-    "bailingmoe2": {"layers": (HALVES,), "head_norm": "head", "experts": ("sigmoid", True, 1e-20)},
+    "ernie4_5-moe": {"experts": ("softmax", True, 1e-12, 0.0)},
+    "bailingmoe2": {"layers": (HALVES,), "head_norm": "head", "experts": ("sigmoid", True, 1e-20, 0.0)},
     "minicpm": {"logit_scale": "/logit_scale"},
+    "lfm2": {"layers": (HALVES,), "head_norm": "head", "recurrent": "convolution", "output_norm": "token_embd_norm"},
+    "lfm2moe": {"layers": (HALVES,), "head_norm": "head", "recurrent": "convolution",
+        "output_norm": "token_embd_norm", "experts": ("sigmoid", True, 1e-20, 1e-06)},
 }
 # cards: end
 LOG2E = math.log2(math.e)
@@ -522,7 +526,7 @@ class Model:
         self.layers = self.meta("block_count") - self.meta("nextn_predict_layers", 0)
         self.width, self.position = self.meta("embedding_length"), 0
         self.epsilon = F32(self.meta(f"attention.layer_norm{'_rms' if self.card['norm'] == 'rms' else ''}_epsilon"))
-        self.past: dict[int, list[Array]] = {}  # by layer: keys, their scales, values, their scales
+        self.past: dict[int, list[Array]] = {}  # by layer: keys, their scales, values, their scales; or its state
 
     def meta(self, key: str, default: Any = None, layer: int | None = None) -> Any:
         """A value of metadata, which may be another in each layer."""
@@ -624,6 +628,24 @@ class Model:
         sinks = self.vector(f"{name}sinks.weight") if self.has(f"{name}sinks.weight") else None
         return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen, sinks).reshape(rows, -1)
 
+    def convolved(self, layer: int, part: str, x: Array) -> Array:
+        """Sums (T, C) over each row of x (T, C) and the ones before it, column by column. The rows
+        that the next one sees are remembered."""
+        weights = decoded(self.weight(f"blk.{layer}.{part}.weight"), range(x.shape[1]))  # (C, width)
+        kept = weights.shape[1] - 1
+        rows = np.concatenate([self.past[layer][0] if layer in self.past else np.zeros((kept, x.shape[1]), F32), x])
+        self.past[layer] = [rows[-kept:]]
+        bias = f"blk.{layer}.{part}.bias"
+        total = np.broadcast_to(self.vector(bias) if self.has(bias) else F32(0), x.shape)
+        for place in range(kept + 1):
+            total = fma(rows[place:place + len(x)], weights[:, place], total)
+        return total
+
+    def short_convolution(self, layer: int, x: Array) -> Array:
+        """The result for normalised rows x (T, C), in place of attention's."""
+        before, behind, x = np.split(self.project(layer, "shortconv.in_proj", x), 3, axis=1)
+        return behind * self.convolved(layer, "shortconv.conv", before * x)
+
     def feed_forward(self, layer: int, x: Array, ending: str = "", expert: int | None = None) -> Array:
         """The hidden rows for normalised rows x (T, C): activation(gate) * up, or activation(up).
         """
@@ -640,7 +662,7 @@ class Model:
     def chosen(self, layer: int, x: Array) -> tuple[Array, Array]:
         """The experts of normalised rows x (T, C): ids (T, k), which ascend, and weights (T, k)."""
         logits, used = self.project(layer, "ffn_gate_inp", x), self.meta("expert_used_count")
-        kind, normalised, least = self.card["experts"]
+        kind, normalised, least, added = self.card["experts"]
         scores = softmax(logits) if kind == "softmax" else sigmoid(logits) if kind == "sigmoid" else logits
         bias = f"blk.{layer}.exp_probs_b.bias"
         wanted = scores + (self.vector(bias) if self.has(bias) else F32(0))
@@ -654,7 +676,7 @@ class Model:
         if kind == "chosen":
             found = exp2((found - found.max(axis=1)[:, None]) * F32(LOG2E))
         if kind == "chosen" or self.meta("expert_weights_norm", normalised):
-            found = found / np.maximum(np.add.accumulate(found, axis=1)[:, -1:], F32(least))
+            found = found / np.maximum(np.add.accumulate(found, axis=1)[:, -1:] + F32(added), F32(least))
         found = found * F32(self.meta("expert_weights_scale", 0.0) or 1.0)
         numbers, own = np.nonzero(ids)[1].reshape(len(x), used), f"blk.{layer}.ffn_down_exps.scale"
         return numbers, found * self.vector(own)[numbers] if self.has(own) else found
@@ -700,10 +722,14 @@ class Model:
         """The residual rows x (T, C) after a layer."""
         name, topology = f"blk.{layer}.", self.card["topology"]
         first = "attn_norm_2" if self.has(f"{name}attn_norm_2.weight") else "attn_norm"
-        seen = self.attention(layer, x if topology == "post" else self.normed(name + first, x))
+        normed, output = x if topology == "post" else self.normed(name + first, x), "attn_output"
+        if self.card["recurrent"] and not self.meta("attention.head_count_kv", None, layer):
+            seen, output = self.short_convolution(layer, normed), "shortconv.out_proj"
+        else:
+            seen = self.attention(layer, normed)
         if topology == "parallel":
             hidden = self.feed_forward(layer, self.normed(f"{name}attn_norm", x))
-        x = self.added(layer, "attn_output", seen, x, "post_attention_norm")
+        x = self.added(layer, output, seen, x, "post_attention_norm")
         if self.has(f"{name}ffn_gate_inp.scale"):
             return self.beside(layer, x)
         if self.has(f"{name}ffn_gate_inp.weight"):
@@ -724,7 +750,7 @@ class Model:
             x = x + decoded(self.weight("position_embd.weight"), range(first, self.position))
         for layer in range(self.layers):
             x = self.block(layer, x)
-        x = self.normed("output_norm", x[len(x) - (len(x) if last is None else last):])
+        x = self.normed(self.card["output_norm"], x[len(x) - (len(x) if last is None else last):])
         head = self.weight("output.weight" if self.has("output.weight") else "token_embd.weight")
         x = multiply(head, x, np.zeros((len(x), count_rows(head)), F32))
         x = x + self.vector("output.bias") if self.has("output.bias") else x

@@ -27,6 +27,7 @@ from appliance.boot.selftest import kernels as kernel_answers
 from appliance.boot.selftest import search as kernel_search
 from appliance.boot.selftest import sums as kernel_weights
 from appliance.boot.selftest import tiny_model as kernel_model
+from appliance.engine.families.tensors import is_vector
 from appliance.kernels.layouts import shapes
 from appliance.kernels.runtime import table
 from appliance.models.file import quants
@@ -251,7 +252,7 @@ def _tensors(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[ggufs.Ten
     source = kernel_model.FixedSource(name, shapes)
     tensors = []
     for tensor, dims in shapes.items():
-        if len(dims) == 1 or tensor.endswith(".bias"):
+        if is_vector(tensor, dims):
             tensors.append(ggufs.Tensor(tensor, 0, dims[::-1], source.vector(tensor).tobytes()))
         else:
             data = kernel_model.weights(name, tensor, math.prod(dims[:-1]), dims[-1])
