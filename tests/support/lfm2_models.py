@@ -41,7 +41,8 @@ MODELS = {
     "lfm2.wide": Convolved({"shortconv.l_cache": 5, "attention.head_count_kv": [1, 0, 0, 1]}, tied=False),
     "lfm2.two": Convolved({"shortconv.l_cache": 2}),
     "lfm2moe": Convolved(EXPERTS, seed=5),
-    "lfm2moe.sums": Convolved({**EXPERTS, "expert_weights_norm": False, "expert_weights_scale": 1.5}, selection=0.0, seed=1),
+    "lfm2moe.sums": Convolved({**EXPERTS, "expert_weights_norm": False, "expert_weights_scale": 1.5}, selection=0.0,
+                              seed=1),
     # Chosen by their bias, experts whose scores add up to little: the number that is added to the sum shows.
     "lfm2moe.improbable": Convolved(EXPERTS, spread=40.0, selection=3.0, seed=1),
 }

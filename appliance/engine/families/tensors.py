@@ -207,8 +207,8 @@ def roles(architecture: Architecture, tensors: Container[str]) -> dict[str, Role
 
 
 def is_vector(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether the numbers of a tensor are no matrix. Biases of experts and the weights of
-    convolutions have two dimensions."""
+    """Whether a tensor is a vector. Biases of experts and the weights of convolutions have two
+    dimensions."""
     part = name.removesuffix(".weight").partition(".")[2].partition(".")[2]
     return len(shape) == 1 or name.endswith(".bias") or part in names.VECTORS
 

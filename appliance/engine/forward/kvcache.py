@@ -226,7 +226,8 @@ class KVCache:
             self._drop(source)
 
     def give_back(self, slot: int) -> None:
-        """Let a slot's pages go, its state, and its claim. Pages that nobody else reads are wiped."""
+        """Let a slot's pages, its state and its claim go. Pages that nobody else reads are wiped.
+        """
         self._check(slot, 0)
         self.states.wipe(slot)
         for page in self._taken[slot]:

@@ -88,7 +88,8 @@ class Seats:
             raise
 
     def begin(self, slot: int, pages: Sequence[int]) -> None:
-        """Let an empty slot begin with pages that are kept. EngineError where it needs a state, too."""
+        """Let an empty slot begin with pages that are kept. EngineError where layers have states.
+        """
         self._require_no_state(len(pages))
         self._cache.begin(slot, pages)
         self._boundary.inherit(slot, len(pages) * PAGE)
@@ -100,8 +101,8 @@ class Seats:
         return self._cache.pages_below(slot, position + PAGE)[-1]
 
     def extend(self, slot: int, positions: int) -> None:
-        """Note that the pages of so many positions were filled from outside. EngineError where these
-        need a state, too."""
+        """Note that the pages of so many positions were filled from outside. EngineError where
+        layers have states."""
         self._require_no_state(positions)
         self._boundary.forget(slot)
         self._boundary.inherit(slot, positions)

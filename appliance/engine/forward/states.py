@@ -3,7 +3,7 @@ in as many bytes however many they are.
 
 Each slot has one, of all such layers. It is that of the positions that the slot holds, and cannot
 go back to an earlier one: the kernels begin again at position 0 only. A slot without a text has
-zeros: who gives it back wipes them.
+zeros, as it is wiped when it is given back.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ def convolved_input(layer: ConvolutionLayer, place: int) -> Any:
 
 @device
 def input_before(layer: ConvolutionLayer, run: Bundle, x: int, stride: int, row: int, state: int) -> Any:
-    """16 columns of row `row` of a run, or of the state where that is negative. The columns of row 0
-    are at `x`, and those of the oldest row of the state at `state`."""
+    """16 columns of row `row` of a run, or of the state where that is negative. Those of row 0 are
+    at `x`, and those of the oldest row of the state at `state`."""
     if row >= 0:
         return convolved_input(layer, x + row * stride)
     if run.POSITION == 0:
