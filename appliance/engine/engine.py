@@ -29,6 +29,7 @@ from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
 from appliance.engine.forward.persistence import ARITHMETIC, Shelf, ShelfPages
 from appliance.engine.forward.prefixes import Prefixes
 from appliance.engine.forward.seats import Seats, dummy_seats
+from appliance.engine.forward.states import division, state_nbytes
 from appliance.errors import EngineError, UnsupportedError
 from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime import table
@@ -122,10 +123,11 @@ class Engine:
         pool, forward = Pool(kernels, options.threads, stacks.wipe), None
         try:
             context = shape.context(options.context_length)
-            prefix_pages = options.prefix_nbytes // page_nbytes(shape, options.kv_cache)
             dummies = dummy_seats(options.rows, context) if options.steady else ()
+            prefix_pages, states = division(options.prefix_nbytes, page_nbytes(shape, options.kv_cache),
+                                            state_nbytes(shape), options.slots + len(dummies))
             cache = KVCache(shape, options.slots + len(dummies), context, options.kv_cache,
-                            options.slots * pages_of(context) + prefix_pages + sum(map(pages_of, dummies)))
+                            options.slots * pages_of(context) + prefix_pages + sum(map(pages_of, dummies)), states)
             scratch = Scratch(words.vocab_size, kernels)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             drafter = None if draft is None or not options.speculate else Drafter.open(
@@ -245,6 +247,9 @@ class Engine:
         engine was opened with equally. On `shelf`, which this engine's `page` fits, they outlive
         the engine. Only whoever acquired the engine may ask."""
         prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime)
+        if shelf is not None and self.architecture.stateful:
+            raise UnsupportedError(STATEFUL.format("its texts cannot outlive the service"),
+                                   hint="leave session_persistence out")
         persisted = None if shelf is None else ShelfPages(self._cache, tenants, shelf, prefixes.tokens)
         self._batcher.texts.open(prefixes, persisted)
 
@@ -325,10 +330,7 @@ class Engine:
 
 def _without_guesses(options: EngineOptions, draft: TileSource | None) -> EngineOptions:
     """The options of a model with states, which cannot go back where a guess is wrong.
-    UnsupportedError for what needs pages of earlier texts, or a draft model."""
+    UnsupportedError for a draft model."""
     if draft is not None and options.speculate:
         raise UnsupportedError(STATEFUL.format("a draft model cannot guess for it"), hint="leave draft_model out")
-    if options.prefix_nbytes:
-        raise UnsupportedError(STATEFUL.format("texts cannot be kept for others that begin like them"),
-                               hint="leave prefix_cache out")
     return replace(options, speculate=False)

@@ -178,17 +178,82 @@ def test_a_fork_has_the_state() -> None:
             assert not states.any()
 
 
+def _kept(scheduler: Scheduler, prompt: list[int], tokens: int = 40, tenant: str = "a") -> tuple[int, list[int]]:
+    """Tokens of a prompt that were not read, and those of its answer."""
+    answer: list[int] = []
+    handle = scheduler.submit(_request(9, prompt, tokens), tenant, lambda advance: answer.append(advance.token))
+    assert handle.wait(60)
+    return handle.cached_tokens, answer
+
+
+@contextmanager
+def _keeping(nbytes: int = 1 << 20, tenants: tuple[str, ...] = ("a", "b"), **options: Any) -> Iterator[Any]:
+    with running(prefix_nbytes=nbytes, **options) as engine:
+        scheduler = Scheduler(engine, tenants=tenants, prefix_lifetime=60.0)
+        try:
+            yield engine, scheduler
+        finally:
+            scheduler.close()
+        assert not _states(engine).any()
+        assert not engine._cache._memory.view("u1").any()
+
+
+@pytest.mark.parametrize("rows", [512, 48])
+def test_a_kept_text_has_its_state(rows: int) -> None:
+    """A chat's next turn begins at the last page of the turn before, answer included. Texts with another end find what
+    they share once two parted there. Answers are those of an engine that keeps nothing."""
+    turns = [IDS[:75]]
+    with _keeping(rows=rows) as (engine, scheduler):
+        for expected in (0, 64, 128):
+            found, answer = _kept(scheduler, turns[-1])
+            assert expected == found
+            assert _alone("lfm2", [_request(9, turns[-1], 40)]) == [answer]
+            turns.append([*turns[-1], *answer, *IDS[90:100]])
+        assert (128, _alone("lfm2", [_request(9, turns[2][:150], 5)])) == (
+            (cached := _kept(scheduler, turns[2][:150], 5))[0], [cached[1]])
+        others = [[*turns[0][:70], *IDS[start:start + 50]] for start in (3, 30, 60)]
+        found = [_kept(scheduler, each, 3) for each in others]
+        assert [64, 64, 64] == [cached for cached, _ in found]
+        assert _alone("lfm2", [_request(9, each, 3) for each in others]) == [answer for _, answer in found]
+        assert 0 == _kept(scheduler, turns[0], tenant="b")[0]
+        assert engine.keeps_prefixes
+
+
+def test_texts_that_part_within_a_page_apart() -> None:
+    """The first text leaves a state at its own end only; the second leaves one where they part, and the third finds it.
+    """
+    texts = [[*IDS[:130], *IDS[start:start + 9]] for start in (3, 20)]
+    with _keeping() as (_, scheduler):
+        long = [*IDS, *IDS[:59]]
+        assert 0 == _kept(scheduler, long[:195], 1)[0]
+        assert [0, 128] == [_kept(scheduler, each, 1)[0] for each in texts]
+
+
+def test_a_full_share_lets_states_go() -> None:
+    """Of many texts only the last ones are found; nothing of another tenant's goes."""
+    shape = family_models.architecture("lfm2")
+    texts = [[1, *np.random.default_rng(seed).integers(3, family_models.VOCABULARY, 79).tolist()] for seed in range(8)]
+    with _keeping(state_nbytes(shape) * 4 + 6 * (16384 + state_nbytes(shape))) as (engine, scheduler):
+        snapshots = engine._batcher.texts._prefixes.snapshots
+        assert 1 <= snapshots.share <= 3
+        assert 0 == _kept(scheduler, texts[0], 1, "b")[0]
+        assert [0] * 7 == [_kept(scheduler, each, 1)[0] for each in texts[1:]]
+        assert (64, 0, 64) == (_kept(scheduler, texts[7], 1)[0], _kept(scheduler, texts[1], 1)[0],
+                               _kept(scheduler, texts[0], 1, "b")[0])
+
+
 def test_refusals_name_the_state() -> None:
-    """A draft model for it and of it, texts that are kept, and a file for them."""
+    """A draft model for it and of it, and texts that outlive the engine."""
     with opened(family_models.model("lfm2")) as source, opened(family_models.model("llama")) as other:
-        for options, draft, words in ((EngineOptions(), other, "a draft model cannot guess for it"),
-                                      (EngineOptions(prefix_nbytes=1 << 24), None, "texts cannot be kept")):
-            with pytest.raises(UnsupportedError, match=words):
-                Engine.open(source, options, kernels=kernels(), draft=draft)
+        with pytest.raises(UnsupportedError, match="a draft model cannot guess for it"):
+            Engine.open(source, EngineOptions(), kernels=kernels(), draft=other)
         with pytest.raises(EngineError, match="the draft model keep a state"):
             Engine.open(other, EngineOptions(context_length=64), kernels=kernels(), draft=source)
-    with running() as engine, pytest.raises(UnsupportedError, match="its texts cannot be kept"):
-        _ = engine.page
+    with running() as engine:
+        with pytest.raises(UnsupportedError, match="its texts cannot be kept"):
+            _ = engine.page
+        with pytest.raises(UnsupportedError, match="cannot outlive the service"):
+            engine.keep_prefixes(("a",), 1.0, object())  # type: ignore[arg-type]
 
 
 def test_layers_with_a_state_have_no_pages() -> None:

@@ -197,6 +197,8 @@ class Batcher:
             advances += [(one, one.generation.read(first + place, row)) for place, row in enumerate(prompt_logits)]
             item.strand.position += item.count
             del item.strand.todo[:item.count]
+            if one.stateful:
+                self.texts.pass_by(one)
             if item.complete and one.lanes is not None:
                 advances.append((one, self._branch(one, one.lanes, choice_logits)))
             elif item.complete:

@@ -21,6 +21,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from appliance.engine.forward.kvcache import KVCache, pages_of
+from appliance.engine.forward.snapshots import Snapshots
 from appliance.errors import CapacityError, EngineError
 from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime.boundary import BatchLimits, Boundary
@@ -87,12 +88,22 @@ class Seats:
                 self.give_back(slot)
             raise
 
-    def begin(self, slot: int, pages: Sequence[int]) -> None:
-        """Let an empty slot begin with pages that are kept. EngineError where layers have states.
-        """
-        self._require_no_state(len(pages))
+    def begin(self, slot: int, pages: Sequence[int], states: Snapshots | None = None) -> None:
+        """Let an empty slot begin with pages that are kept, and the state at their end. EngineError
+        where layers have states, and there are none."""
+        if states is None:
+            self._require_no_state(len(pages))
+        elif pages:
+            states.begin(slot, pages[-1])
         self._cache.begin(slot, pages)
         self._boundary.inherit(slot, len(pages) * PAGE)
+
+    def mark(self, slot: int) -> None:
+        """Remember the state of a slot where its positions fill whole pages, for texts that begin
+        with these."""
+        positions = self._boundary.filled(slot)
+        if positions % PAGE == 0:
+            self._cache.states.mark(slot, positions)
 
     def page_at(self, slot: int, position: int) -> int:
         """A page of a slot for the positions from `position` on, to be filled from outside: see

@@ -32,13 +32,27 @@ def state_nbytes(architecture: Architecture) -> int:
     return _places(architecture)[1]
 
 
-class States:
-    """The states of so many slots. Places and strides are in bytes."""
+def division(nbytes: int, page: int, state: int, slots: int) -> tuple[int, int]:
+    """How many pages and states of earlier texts fit into so many bytes: no more states than pages,
+    in half of the bytes at most. Where states are kept, each slot has a second one: see `mark`."""
+    if not state:
+        return nbytes // page, 0
+    nbytes = max(nbytes - slots * state, 0)
+    states = min(nbytes // 2 // state, nbytes // (page + state))
+    return (nbytes - states * state) // page, states
 
-    def __init__(self, architecture: Architecture, slots: int) -> None:
+
+class States:
+    """The states of so many slots, and of earlier texts. Places and strides are in bytes."""
+
+    def __init__(self, architecture: Architecture, slots: int, kept: int = 0) -> None:
+        """`kept`: states of earlier texts that there is room for."""
         self.places, self.stride = _places(architecture)
         """Where each layer is in a state; bytes from one slot's state to the next one's."""
-        self._memory: Memory | None = Memory(self.stride * slots, huge=True)
+        self.rooms = range(2 * slots, 2 * slots + kept) if kept else range(0)
+        """The numbers of states of earlier texts, behind those of slots."""
+        self._slots, self._marks = slots, dict[int, int]()
+        self._memory: Memory | None = Memory(self.stride * (self.rooms.stop or slots), huge=True)
         if self.stride:
             locked.protect(self._memory.address, self._memory.nbytes, "states", own=self._memory.own)
         self.address, self.nbytes = self._memory.address, self._memory.nbytes
@@ -48,10 +62,25 @@ class States:
         if self._memory is not None:
             ctypes.memmove(self.address + to * self.stride, self.address + source * self.stride, self.stride)
 
+    def mark(self, slot: int, positions: int) -> None:
+        """Remember the state of a slot as that of so many positions, where states are kept."""
+        if self.rooms:
+            self._marks[slot] = positions
+            self.copy(slot, self.mark_of(slot))
+
+    def mark_of(self, slot: int) -> int:
+        """The number of the state that a slot's mark is in."""
+        return self._slots + slot
+
+    def marked(self, slot: int) -> int:
+        """The positions of a slot's mark; 0 without one."""
+        return self._marks.get(slot, 0)
+
     def wipe(self, slot: int) -> None:
-        """Overwrite the state of a slot with zeros."""
-        if self._memory is not None:
-            ctypes.memset(self.address + slot * self.stride, 0, self.stride)
+        """Overwrite a state with zeros, and a slot's mark."""
+        for each in (slot, *([self.mark_of(slot)] if self._marks.pop(slot, 0) else [])):
+            if self._memory is not None:
+                ctypes.memset(self.address + each * self.stride, 0, self.stride)
 
     def release(self) -> None:
         """Overwrite everything with zeros and give the memory back; a second call does nothing."""
