@@ -9,7 +9,7 @@ after each token of the answer. It chooses by them as the answer's settings and 
 compares. It uses nothing of the appliance and follows docs/formats/arithmetic.md, whose sections
 have the numbers of those below; `tests/engine/test_plain_engine.py` compares its logits with the
 engine's, bit for bit. It knows nothing of text, and does not check the model's file: name a file
-whose SHA-256 you know. It is a single file, to be read downward, and needs no other.
+whose SHA-256 you know. It is to be read downward. `plain_gguf.py` beside it reads the file.
 
 Shapes: T tokens, P positions, R rows and C columns of a matrix, B blocks of a row, S sub-blocks of
 a block, H query heads, E elements of a head.
@@ -34,74 +34,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+if __package__:
+    from examples.plain_gguf import Gguf
+else:  # run as a program
+    from plain_gguf import Gguf  # type: ignore[import-not-found,no-redef]
+
 Array = NDArray[Any]  # of float32, where nothing else is said
 F32, F64 = np.float32, np.float64
-
-# --- The file -------------------------------------------------------------------------------------
-# GGUF version 3: metadata types by number; STRING and ARRAY apart.
-SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-STRING, ARRAY = 8, 9
-
-# ggml type -> name, and the fields of a block in the order of the file
-D, M = ("d", "<f2"), ("m", "<f2")
-LAYOUTS: dict[int, tuple[str, list[Any]]] = {
-    0: ("F32", [("x", "<f4")]), 1: ("F16", [("x", "<f2")]), 30: ("BF16", [("x", "<u2")]),
-    2: ("Q4_0", [D, ("qs", "u1", 16)]), 3: ("Q4_1", [D, M, ("qs", "u1", 16)]),
-    6: ("Q5_0", [D, ("qh", "u1", 4), ("qs", "u1", 16)]), 7: ("Q5_1", [D, M, ("qh", "u1", 4), ("qs", "u1", 16)]),
-    8: ("Q8_0", [D, ("qs", "i1", 32)]), 9: ("Q8_1", [D, ("s", "<f2"), ("qs", "i1", 32)]),
-    10: ("Q2_K", [("scales", "u1", 16), ("qs", "u1", 64), D, M]),
-    11: ("Q3_K", [("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), D]),
-    12: ("Q4_K", [D, M, ("scales", "u1", 12), ("qs", "u1", 128)]),
-    13: ("Q5_K", [D, M, ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)]),
-    14: ("Q6_K", [("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), D]),
-    20: ("IQ4_NL", [D, ("qs", "u1", 16)]), 39: ("MXFP4", [("e", "u1"), ("qs", "u1", 16)]),
-    23: ("IQ4_XS", [D, ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])}
-
-
-class Gguf:
-    """A file's metadata, and its tensors as (format, shape, blocks)."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 4
-        version, tensors, pairs = self.take("<IQQ")
-        if self.data[:4] != b"GGUF" or version not in (2, 3):
-            raise ValueError("no GGUF file of version 2 or 3")
-        self.metadata = {self.text(): self.value(self.take("<I")[0]) for _ in range(pairs)}
-        entries = [(self.text(), self.take(f"<{self.take('<I')[0]}Q"), *self.take("<IQ")) for _ in range(tensors)]
-        align = self.metadata.get("general.alignment", 32)
-        start = -(-self.at // align) * align
-        self.tensors = {name: self.blocks(kind, shape[::-1], start + offset) for name, shape, kind, offset in entries}
-
-    def take(self, form: str) -> tuple[Any, ...]:
-        """The next fields, by a format of `struct`."""
-        found = struct.unpack_from(form, self.data, self.at)
-        self.at += struct.calcsize(form)
-        return found
-
-    def text(self) -> str:
-        """The next string."""
-        nbytes = self.take("<Q")[0]
-        self.at += nbytes
-        return self.data[self.at - nbytes:self.at].decode("utf-8", "replace")
-
-    def value(self, kind: int) -> Any:
-        """The next value of metadata."""
-        if kind == STRING:
-            return self.text()
-        if kind == ARRAY:
-            kind, count = self.take("<IQ")
-            return [self.value(kind) for _ in range(count)]
-        return self.take(SCALARS[kind])[0]
-
-    def blocks(self, kind: int, shape: tuple[int, ...], offset: int) -> tuple[str, tuple[int, ...], Array]:
-        """A tensor."""
-        if kind not in LAYOUTS:
-            raise ValueError(f"a tensor is of ggml type {kind}; allowed: {sorted(LAYOUTS)}")
-        name, fields = LAYOUTS[kind]
-        elements = 1 if fields[0][0] == "x" else 256 if "K" in name or "XS" in name else 32
-        count = math.prod(shape) // elements
-        return name, shape, np.frombuffer(self.data, np.dtype(fields), count, offset)
-
 
 # --- 1. Weights: d * scale * quant - m * minimum --------------------------------------------------
 # The quants of nibbles 0 to 15: of IQ4_NL and IQ4_XS, and of MXFP4.
@@ -433,12 +372,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "sectioned": None,
         "head_norm": None, "value_norm": False, "yarn_whole": True, "switch": None, "activation": "silu",
         "gated": True, "fused": False, "feed_forward_norm": "ffn_norm", "embedding_scale": False,
-        "query_scale": None, "logit_scale": None, "experts": ("softmax", True, 1e-20)},
+        "query_scale": None, "logit_scale": None, "recurrent": None, "output_norm": "output_norm",
+        "experts": ("softmax", True, 1e-20, 0.0)},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
     "qwen3moe": {"layers": (HALVES,), "head_norm": "head"},
-    "qwen2moe": {"layers": (HALVES,), "experts": ("softmax", False, 1e-20)},
-    "olmoe": {"layers": (HALVES,), "head_norm": "row", "experts": ("softmax", False, 1e-20)},
+    "qwen2moe": {"layers": (HALVES,), "experts": ("softmax", False, 1e-20, 0.0)},
+    "olmoe": {"layers": (HALVES,), "head_norm": "row", "experts": ("softmax", False, 1e-20, 0.0)},
     "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "windowless": (HALVES,),
         "head_norm": "head", "activation": "gelu", "embedding_scale": True,
         "query_scale": "1/sqrt(share) at 62 layers"},
@@ -451,7 +391,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral3": {"layers": (("neighbours", ("rope.freq_base",), True, True, ""),)},
     "granite": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale"},
     "granitemoe": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale",
-        "experts": ("chosen", True, 1e-20)},
+        "experts": ("chosen", True, 1e-20, 0.0)},
     "smollm3": {"layers": (*[NEIGHBOURS] * 3, UNTURNED)},
     "olmo2": {"topology": "post",
         "layers": (*[("halves", ("rope.freq_base_swa", "rope.freq_base"), False, True, "")] * 3, HALVES),
@@ -460,7 +400,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "head_norm": "head"},
     "glm4": {"topology": "sandwich", "sectioned": (HALVES,), "fused": True},
     "glm4moe": {"layers": (HALVES,), "head_norm": "head", "feed_forward_norm": "post_attention_norm",
-        "experts": ("sigmoid", True, 1e-20)},
+        "experts": ("sigmoid", True, 1e-20, 0.0)},
     "falcon": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
     "starcoder2": {"norm": "layer", "layers": (WINDOWED,), "activation": "gelu", "gated": False},
     "command-r": {"norm": "layer", "topology": "parallel", "logit_scale": "logit_scale"},
@@ -473,11 +413,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3vlmoe": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head"},
     "seed_oss": {"layers": (HALVES,), "feed_forward_norm": "post_attention_norm"},
     "gpt-oss": {"layers": (WINDOWED, HALVES), "yarn_whole": False, "activation": "swiglu_oai",
-        "feed_forward_norm": "post_attention_norm", "experts": ("chosen", True, 1e-20)},
+        "feed_forward_norm": "post_attention_norm", "experts": ("chosen", True, 1e-20, 0.0)},
     "ernie4_5": {},
-    "ernie4_5-moe": {"experts": ("softmax", True, 1e-12)},
-    "bailingmoe2": {"layers": (HALVES,), "head_norm": "head", "experts": ("sigmoid", True, 1e-20)},
+    "ernie4_5-moe": {"experts": ("softmax", True, 1e-12, 0.0)},
+    "bailingmoe2": {"layers": (HALVES,), "head_norm": "head", "experts": ("sigmoid", True, 1e-20, 0.0)},
     "minicpm": {"logit_scale": "/logit_scale"},
+    "lfm2": {"layers": (HALVES,), "head_norm": "head", "recurrent": "convolution", "output_norm": "token_embd_norm"},
+    "lfm2moe": {"layers": (HALVES,), "head_norm": "head", "recurrent": "convolution",
+        "output_norm": "token_embd_norm", "experts": ("sigmoid", True, 1e-20, 1e-06)},
 }
 # cards: end
 LOG2E = math.log2(math.e)
@@ -583,7 +526,7 @@ class Model:
         self.layers = self.meta("block_count") - self.meta("nextn_predict_layers", 0)
         self.width, self.position = self.meta("embedding_length"), 0
         self.epsilon = F32(self.meta(f"attention.layer_norm{'_rms' if self.card['norm'] == 'rms' else ''}_epsilon"))
-        self.past: dict[int, list[Array]] = {}  # by layer: keys, their scales, values, their scales
+        self.past: dict[int, list[Array]] = {}  # by layer: keys, their scales, values, their scales; or its state
 
     def meta(self, key: str, default: Any = None, layer: int | None = None) -> Any:
         """A value of metadata, which may be another in each layer."""
@@ -685,6 +628,24 @@ class Model:
         sinks = self.vector(f"{name}sinks.weight") if self.has(f"{name}sinks.weight") else None
         return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen, sinks).reshape(rows, -1)
 
+    def convolved(self, layer: int, part: str, x: Array) -> Array:
+        """Sums (T, C) over each row of x (T, C) and the ones before it, column by column. The rows
+        that the next one sees are remembered."""
+        weights = decoded(self.weight(f"blk.{layer}.{part}.weight"), range(x.shape[1]))  # (C, width)
+        kept = weights.shape[1] - 1
+        rows = np.concatenate([self.past[layer][0] if layer in self.past else np.zeros((kept, x.shape[1]), F32), x])
+        self.past[layer] = [rows[-kept:]]
+        bias = f"blk.{layer}.{part}.bias"
+        total = np.broadcast_to(self.vector(bias) if self.has(bias) else F32(0), x.shape)
+        for place in range(kept + 1):
+            total = fma(rows[place:place + len(x)], weights[:, place], total)
+        return total
+
+    def short_convolution(self, layer: int, x: Array) -> Array:
+        """The result for normalised rows x (T, C), in place of attention's."""
+        before, behind, x = np.split(self.project(layer, "shortconv.in_proj", x), 3, axis=1)
+        return behind * self.convolved(layer, "shortconv.conv", before * x)
+
     def feed_forward(self, layer: int, x: Array, ending: str = "", expert: int | None = None) -> Array:
         """The hidden rows for normalised rows x (T, C): activation(gate) * up, or activation(up).
         """
@@ -701,7 +662,7 @@ class Model:
     def chosen(self, layer: int, x: Array) -> tuple[Array, Array]:
         """The experts of normalised rows x (T, C): ids (T, k), which ascend, and weights (T, k)."""
         logits, used = self.project(layer, "ffn_gate_inp", x), self.meta("expert_used_count")
-        kind, normalised, least = self.card["experts"]
+        kind, normalised, least, added = self.card["experts"]
         scores = softmax(logits) if kind == "softmax" else sigmoid(logits) if kind == "sigmoid" else logits
         bias = f"blk.{layer}.exp_probs_b.bias"
         wanted = scores + (self.vector(bias) if self.has(bias) else F32(0))
@@ -715,7 +676,7 @@ class Model:
         if kind == "chosen":
             found = exp2((found - found.max(axis=1)[:, None]) * F32(LOG2E))
         if kind == "chosen" or self.meta("expert_weights_norm", normalised):
-            found = found / np.maximum(np.add.accumulate(found, axis=1)[:, -1:], F32(least))
+            found = found / np.maximum(np.add.accumulate(found, axis=1)[:, -1:] + F32(added), F32(least))
         found = found * F32(self.meta("expert_weights_scale", 0.0) or 1.0)
         numbers, own = np.nonzero(ids)[1].reshape(len(x), used), f"blk.{layer}.ffn_down_exps.scale"
         return numbers, found * self.vector(own)[numbers] if self.has(own) else found
@@ -761,10 +722,14 @@ class Model:
         """The residual rows x (T, C) after a layer."""
         name, topology = f"blk.{layer}.", self.card["topology"]
         first = "attn_norm_2" if self.has(f"{name}attn_norm_2.weight") else "attn_norm"
-        seen = self.attention(layer, x if topology == "post" else self.normed(name + first, x))
+        normed, output = x if topology == "post" else self.normed(name + first, x), "attn_output"
+        if self.card["recurrent"] and not self.meta("attention.head_count_kv", None, layer):
+            seen, output = self.short_convolution(layer, normed), "shortconv.out_proj"
+        else:
+            seen = self.attention(layer, normed)
         if topology == "parallel":
             hidden = self.feed_forward(layer, self.normed(f"{name}attn_norm", x))
-        x = self.added(layer, "attn_output", seen, x, "post_attention_norm")
+        x = self.added(layer, output, seen, x, "post_attention_norm")
         if self.has(f"{name}ffn_gate_inp.scale"):
             return self.beside(layer, x)
         if self.has(f"{name}ffn_gate_inp.weight"):
@@ -785,7 +750,7 @@ class Model:
             x = x + decoded(self.weight("position_embd.weight"), range(first, self.position))
         for layer in range(self.layers):
             x = self.block(layer, x)
-        x = self.normed("output_norm", x[len(x) - (len(x) if last is None else last):])
+        x = self.normed(self.card["output_norm"], x[len(x) - (len(x) if last is None else last):])
         head = self.weight("output.weight" if self.has("output.weight") else "token_embd.weight")
         x = multiply(head, x, np.zeros((len(x), count_rows(head)), F32))
         x = x + self.vector("output.bias") if self.has("output.bias") else x

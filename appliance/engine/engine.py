@@ -8,8 +8,8 @@ answers). One of them at a time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from appliance.constraint.compiler import Compiler
 from appliance.engine.batch.batcher import Batcher
@@ -29,7 +29,8 @@ from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
 from appliance.engine.forward.persistence import ARITHMETIC, Shelf, ShelfPages
 from appliance.engine.forward.prefixes import Prefixes
 from appliance.engine.forward.seats import Seats, dummy_seats
-from appliance.errors import EngineError
+from appliance.engine.forward.states import division, state_nbytes
+from appliance.errors import EngineError, UnsupportedError
 from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime import table
 from appliance.kernels.runtime.threads import Pool
@@ -38,6 +39,7 @@ from appliance.secure import interrupts, stacks
 from appliance.text import tokenizer
 from appliance.text.tokenizer import Tokenizer
 
+STATEFUL = "layers of the model keep a state in place of keys and values: {}"
 _TIMES = 5  # a pass that is timed runs: the quickest counts, since others may have the processors meanwhile
 
 
@@ -115,14 +117,17 @@ class Engine:
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:
             raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")
+        if shape.stateful:
+            options = _without_guesses(options, draft)
         kernels = table.load() if kernels is None else kernels
         pool, forward = Pool(kernels, options.threads, stacks.wipe), None
         try:
             context = shape.context(options.context_length)
-            prefix_pages = options.prefix_nbytes // page_nbytes(shape, options.kv_cache)
             dummies = dummy_seats(options.rows, context) if options.steady else ()
+            prefix_pages, states = division(options.prefix_nbytes, page_nbytes(shape, options.kv_cache),
+                                            state_nbytes(shape), options.slots + len(dummies))
             cache = KVCache(shape, options.slots + len(dummies), context, options.kv_cache,
-                            options.slots * pages_of(context) + prefix_pages + sum(map(pages_of, dummies)))
+                            options.slots * pages_of(context) + prefix_pages + sum(map(pages_of, dummies)), states)
             scratch = Scratch(words.vocab_size, kernels)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             drafter = None if draft is None or not options.speculate else Drafter.open(
@@ -189,23 +194,31 @@ class Engine:
         """Time a pass of so many rows at its dearest: those of answers, and of their prompts, are
         at the end of full contexts, and a token is drawn for each answer. The engine must be idle;
         nothing of it stays."""
-        batcher, answers, plan = self.acquire(), self.concurrent, Plan()
+        answers, plan = self.concurrent, Plan()
+        self.acquire()
         try:
             request = GenerationRequest((DUMMY_TOKEN,), 1 + _TIMES, Sampling(temperature=1.0), ignore_end=True)
             drawn = [self.generation(request) for _ in range(answers)]
             with self._seats.claim([self.context] * answers) as slots:
+                starts = list[tuple[int, int]]()
                 for index, slot in enumerate(slots):
                     count = min(rows // answers + (index < rows % answers), self.context)
-                    self._seats.pretend(slot, self.context)
+                    starts.append((slot, self.context - count))
                     plan.add_rows(slot, self.context - count, [DUMMY_TOKEN] * count, 1)
                 self._fixed(rows).fill(plan)
-                batcher.time(plan, drawn)  # touches memory for the first time
-                seconds = min(batcher.time(plan, drawn) for _ in range(_TIMES))
+                self._time(plan, drawn, starts)  # touches memory for the first time
+                seconds = min(self._time(plan, drawn, starts) for _ in range(_TIMES))
             for slot in slots:
                 self._seats.give_back(slot)
             return seconds
         finally:
             self._use.release()
+
+    def _time(self, plan: Plan, drawn: list[Generation], starts: Iterable[tuple[int, int]]) -> float:
+        """Time a pass whose slots begin at such positions."""
+        for slot, positions in starts:
+            self._seats.pretend(slot, positions)
+        return self._batcher.time(plan, drawn)
 
     @property
     def threads(self) -> int:
@@ -234,6 +247,9 @@ class Engine:
         engine was opened with equally. On `shelf`, which this engine's `page` fits, they outlive
         the engine. Only whoever acquired the engine may ask."""
         prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime)
+        if shelf is not None and self.architecture.stateful:
+            raise UnsupportedError(STATEFUL.format("its texts cannot outlive the service"),
+                                   hint="leave session_persistence out")
         persisted = None if shelf is None else ShelfPages(self._cache, tenants, shelf, prefixes.tokens)
         self._batcher.texts.open(prefixes, persisted)
 
@@ -245,6 +261,8 @@ class Engine:
         if not isinstance(cache, KVCache):
             raise EngineError("llama.cpp runs this model: its keys and values cannot be kept",
                               hint="leave --cache out")
+        if self.architecture.stateful:
+            raise UnsupportedError(STATEFUL.format("its texts cannot be kept"), hint="leave --cache out")
         rope = "" if self.rope is None else f"rope yarn {self.rope.factor!r} {self.rope.original}\n"
         return PageKind(cache.page_stride, f"kv_cache {cache.kind}\npage {PAGE}\ncontext {cache.context}\n"
                         f"arithmetic {ARITHMETIC}\n{rope}", self._prefix_pages, pages_of(cache.context))
@@ -308,3 +326,11 @@ class Engine:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _without_guesses(options: EngineOptions, draft: TileSource | None) -> EngineOptions:
+    """The options of a model with states, which cannot go back where a guess is wrong.
+    UnsupportedError for a draft model."""
+    if draft is not None and options.speculate:
+        raise UnsupportedError(STATEFUL.format("a draft model cannot guess for it"), hint="leave draft_model out")
+    return replace(options, speculate=False)

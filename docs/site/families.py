@@ -18,7 +18,7 @@ PLAIN = Path(__file__).parents[2] / "examples/plain_engine.py"
 _MARKS = re.compile(r"(?<=# cards: begin\n).*?(?=# cards: end\n)", re.DOTALL)
 TRAITS = ("norm", "topology", "layers", "windowless", "sectioned", "head_norm", "value_norm", "yarn_whole", "switch",
           "activation", "gated", "fused", "feed_forward_norm", "embedding_scale", "query_scale", "logit_scale",
-          "experts")
+          "recurrent", "output_norm", "experts")
 BASE, BASE_SWA = "rope.freq_base", "rope.freq_base_swa"
 KINDS = {"HALVES": ("halves", (BASE,), True, False, ""),
          "NEIGHBOURS": ("neighbours", (BASE,), True, False, ""), "UNTURNED": (None, (), True, False, ""),
@@ -40,7 +40,8 @@ def traits(card: Family) -> dict[str, Any]:
         found[name] = None if found[name] is None else tuple(map(_layer, found[name]))
     return found | {"fused": "gate_up" in card.fused, "embedding_scale": card.embedding_scale == "sqrt(embedding)",
                     "query_scale": None if card.query_scale == "attention.scale" else card.query_scale,
-                    "experts": (experts.score, experts.normalised, experts.least)}
+                    "output_norm": card.output_norm.removesuffix(".weight"),
+                    "experts": (experts.score, experts.normalised, experts.least, experts.added)}
 
 
 def _text(value: Any) -> str:

@@ -24,7 +24,7 @@ from appliance.cli.main import main as infer
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.kernels.layouts import shapes
 from appliance.models.file.quants import FORMATS
-from examples import plain_engine
+from examples import plain_engine, plain_gguf
 from tests.goldens import make_arithmetic_vectors as vectors
 from tests.goldens.kernel_answers import matrix
 from tests.support import synthetic
@@ -160,7 +160,7 @@ def test_the_specifications_example() -> None:
 def test_formats_are_all_there() -> None:
     """Every block format of the product, by its number and size."""
     assert {(kind.ggml_id, kind.name, kind.nbytes) for kind in FORMATS.values()} == {
-        (number, name, np.dtype(fields).itemsize) for number, (name, fields) in plain_engine.LAYOUTS.items()}
+        (number, name, np.dtype(fields).itemsize) for number, (name, fields) in plain_gguf.LAYOUTS.items()}
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -27,11 +27,12 @@ from appliance.boot.selftest import kernels as kernel_answers
 from appliance.boot.selftest import search as kernel_search
 from appliance.boot.selftest import sums as kernel_weights
 from appliance.boot.selftest import tiny_model as kernel_model
+from appliance.engine.families.tensors import is_vector
 from appliance.kernels.layouts import shapes
 from appliance.kernels.runtime import table
 from appliance.models.file import quants
 from appliance.models.sealed import order as kernel_order
-from examples import plain_engine
+from examples import plain_engine, plain_gguf
 from tests.support import caches, decoders, ggufs
 from tests.support.open_ended import undecided
 
@@ -123,7 +124,7 @@ def _remember(kind: str) -> bytes:
 
 def matrix(name: str, data: bytes, rows: int, columns: int) -> plain_engine.Matrix:
     """Rows of a GGUF file as the plain engine takes them."""
-    layout = next(fields for found, fields in plain_engine.LAYOUTS.values() if found == name)
+    layout = next(fields for found, fields in plain_gguf.LAYOUTS.values() if found == name)
     return plain_engine.matrix(name, (rows, columns), np.frombuffer(data, np.dtype(layout)))
 
 
@@ -251,7 +252,7 @@ def _tensors(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[ggufs.Ten
     source = kernel_model.FixedSource(name, shapes)
     tensors = []
     for tensor, dims in shapes.items():
-        if len(dims) == 1 or tensor.endswith(".bias"):
+        if is_vector(tensor, dims):
             tensors.append(ggufs.Tensor(tensor, 0, dims[::-1], source.vector(tensor).tobytes()))
         else:
             data = kernel_model.weights(name, tensor, math.prod(dims[:-1]), dims[-1])

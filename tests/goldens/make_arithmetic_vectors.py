@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.models.file import quants
-from examples import plain_engine
+from examples import plain_engine, plain_gguf
 from tests.goldens.kernel_answers import matrix
 
 VECTORS = Path(__file__).parents[2] / "docs/formats/arithmetic-vectors.json"
@@ -162,7 +162,7 @@ def vectors() -> dict[str, Any]:
     """All of them."""
     x, w, epsilon = labelled("norm x", 1, 96), labelled("norm w", 96), np.float32(1e-5)
     powers = labelled("exp2", 200) * np.float32(130)
-    names = [name for name, _ in plain_engine.LAYOUTS.values()]
+    names = [name for name, _ in plain_gguf.LAYOUTS.values()]
     return {
         "exp2": {"x": bits(powers), "y": bits(plain_engine.exp2(powers))},
         "embeddings": [embedding(name) for name in names],

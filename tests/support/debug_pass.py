@@ -20,7 +20,18 @@ from appliance.engine.forward.packing import Packing
 from appliance.errors import EngineError
 from appliance.kernels.compiler.registry import Kernel
 from appliance.kernels.layouts.pack import Move, Pack
-from appliance.kernels.layouts.step import CALL, Attention, Bundle, ExpertLayer, Norm, Op, Step, Unit, Weight
+from appliance.kernels.layouts.step import (
+    CALL,
+    Attention,
+    Bundle,
+    ConvolutionLayer,
+    ExpertLayer,
+    Norm,
+    Op,
+    Step,
+    Unit,
+    Weight,
+)
 from appliance.kernels.runtime import table, targets
 from appliance.kernels.runtime.memory import Memory
 from appliance.kernels.runtime.signature import CSignature
@@ -30,7 +41,7 @@ from tests.support import family_models, step_tables, synthetic
 from tests.support.engines import opened, synthetic_model
 from tests.support.logits import logits_of
 
-MODEL, MIXTURE = "tied", "bailingmoe2"
+MODEL, MIXTURE, STATES = "tied", "bailingmoe2", "lfm2"
 IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 299).tolist()]
 CONTEXT, THREADS = 320, 2
 FAR = 1 << 40
@@ -51,6 +62,10 @@ def _op(number: int, word: str) -> int:
 
 def _experts(word: str) -> int:
     return ExpertLayer.nbytes * 3 + ExpertLayer.offsets[word]
+
+
+def _convolution(word: str) -> int:
+    return ConvolutionLayer.nbytes + ConvolutionLayer.offsets[word]
 
 
 def _attention(word: str) -> int:
@@ -98,7 +113,7 @@ def _words(forward: Forward, name: str) -> np.ndarray:
         return forward._cache.rows.view(np.int64)
     if name == "step":
         return forward._step.memory.view(np.int64)
-    if name in ("ops", "weights", "attention", "experts"):
+    if name in ("ops", "weights", "attention", "experts", "convolutions"):
         return getattr(forward._program_tables, name).memory.view(np.int64)
     return forward._tables[name]
 
@@ -191,12 +206,35 @@ SPOILED_EXPERTS: dict[str, tuple[str, int, int, str]] = {
 }
 
 
+# One spoiled word of a pass through layers with states, likewise.
+SPOILED_STATES: dict[str, tuple[str, int, int, str]] = {
+    "states": ("step", Step.offsets["STATES"], FAR, "cache"),
+    "a stride of states": ("step", Step.offsets["STATES_STRIDE"], 1 << 30, "cache"),
+    "a run's slot": ("RUNS", Bundle.offsets["SLOT"], 1, "bundle"),
+    "a run's rows": ("RUNS", Bundle.offsets["COUNT"], 1, "bundle"),
+    "a run's position": ("RUNS", Bundle.offsets["POSITION"], FAR, "bundle"),
+    "a place in the state": ("convolutions", _convolution("PLACE"), FAR, "cache"),
+    "weights of columns": ("convolutions", _convolution("WEIGHTS"), FAR, "vector"),
+    "columns": ("convolutions", _convolution("COLUMNS"), 16, "buffer"),
+    "rows that are seen": ("convolutions", _convolution("WIDTH"), 1, "buffer"),
+}
+
+
 def mixture_digest(engine: Engine) -> str:
-    """SHA-256 of a mixture's logits, of rows in a batch and of the last one again by itself."""
+    """SHA-256 of a small model's logits, of rows in a batch and of the last one again by itself."""
     forward, ids = engine._forward, [token % family_models.VOCABULARY for token in IDS[:40]]
     logits = logits_of(engine, ids, chunk=33)
     forward.run(ids[:39], range(39), [0] * 39, [])
     return hashlib.sha256(logits.tobytes() + forward.run(ids[39:], [39], [0], [0]).tobytes()).hexdigest()
+
+
+def states(kernels: KernelTable) -> dict[str, Any]:
+    """The digest of logits of a model with states, and the faults of its spoiled words."""
+    with opened(family_models.model(STATES)) as source, Engine.open(
+            source, EngineOptions(context_length=128, slots=1, threads=THREADS), kernels=kernels) as engine:
+        digest, forward = mixture_digest(engine), engine._forward
+        return {"digest": digest, "faults": {name: _fault(forward, where, offset, change)
+                                             for name, (where, offset, change, _) in SPOILED_STATES.items()}}
 
 
 def mixture(kernels: KernelTable) -> dict[str, Any]:
@@ -228,7 +266,7 @@ def main() -> None:
             kernels=kernels) as engine:
         print(json.dumps({"origin": kernels.origin, "debug": targets.debugging(), "digest": digest(engine),
                           "faults": found(engine._forward), "fetched": fetched(engine._forward),
-                          "packed": packed(kernels), "mixture": mixture(kernels)}))
+                          "packed": packed(kernels), "mixture": mixture(kernels), "states": states(kernels)}))
 
 
 if __name__ == "__main__":

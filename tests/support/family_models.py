@@ -11,7 +11,7 @@ import numpy as np
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import optional_shapes, required_shapes
+from appliance.engine.families.tensors import is_vector, optional_shapes, required_shapes
 from appliance.models.file.quants import FORMATS
 from tests.support.ggufs import BOOL, F32, I32, STRING, U32, Tensor, build, kv, kv_array
 from tests.support.quantisers import quantise
@@ -113,6 +113,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "minicpm": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0},
     "minicpm.long": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0,
                      "rope.scaling.type": "longrope"},
+    "lfm2": {"rope.freq_base": 1e6, "attention.head_count": 4, "attention.head_count_kv": [0, 0, 2, 0],
+             "shortconv.l_cache": 3},
+    "lfm2.wide": {"rope.freq_base": 1e6, "attention.head_count": 4, "attention.head_count_kv": [2, 0, 0, 1],
+                  "shortconv.l_cache": 5},
+    "lfm2moe": {**MIXTURE, "rope.freq_base": 1e6, "attention.head_count": 4, "expert_gating_func": 2,
+                "attention.head_count_kv": [0, 2, 0, 0], "leading_dense_block_count": 1, "shortconv.l_cache": 3},
     # As the converter writes Granite 4 without experts and states.
     "granite.four": {"embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1,
                      "attention.head_count_kv": [2, 2, 2, 2], "expert_count": 0, "expert_used_count": 0,
@@ -218,7 +224,7 @@ def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied
     for tensor, shape in _shapes(name).items():
         if tied and tensor == "output.weight":
             continue
-        if len(shape) == 1 or tensor.endswith((".bias", "position_embd.weight")):
+        if is_vector(tensor, shape) or tensor == "position_embd.weight":
             values = _vector(tensor, shape, random)
             if name == "gemma4.plain" and tensor == "rope_freqs.weight":
                 values = np.where(np.arange(shape[0]) < shape[0] // 4, 1.0, UNTURNED)
@@ -247,6 +253,8 @@ def _vector(name: str, shape: tuple[int, ...], random: np.random.Generator) -> n
         return noise / 8
     if "ffn_gate_inp_shexp" in name:
         return noise / shape[0]**0.5
+    if name.endswith("shortconv.conv.weight"):
+        return noise / shape[1]**0.5
     if name.endswith(".bias") or name == "position_embd.weight":
         return noise / 4
     return 1 + noise / 5

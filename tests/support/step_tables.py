@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from appliance.engine.families import program
+from appliance.engine.families.tensors import is_vector
 from appliance.engine.forward.forward import Forward, choices_nbytes, row_widths, rows_each
 from appliance.kernels.layouts import step
 from appliance.kernels.layouts.attention import PAGE, SPAN, bundle_tokens, state_nbytes
@@ -22,6 +23,7 @@ from appliance.kernels.layouts.step import (
     Attention,
     Bundle,
     Choice,
+    ConvolutionLayer,
     ExpertLayer,
     Norm,
     Op,
@@ -46,13 +48,15 @@ class Guard:
     def __init__(self, forward: Forward, *more: tuple[int, int, int]) -> None:
         """`more` ranges: address, bytes, access. Resident models only."""
         cache, source, both = forward._cache, forward._source, READ | WRITE
-        matrices = [source.weight(name) for name, info in source.tensors.items() if len(info.shape) > 1]
+        matrices = [source.weight(name) for name, info in source.tensors.items() if not is_vector(name, info.shape)]
         self.ranges = [
             *((memory.address, memory.nbytes, both) for memory in forward._memories),
             *((memory.address, memory.nbytes, READ) for memory in (*forward._kept, cache.rows, *(
-                getattr(forward._program_tables, name).memory for name in ("ops", "weights", "attention", "experts")))),
+                getattr(forward._program_tables, name).memory for name in (
+                    "ops", "weights", "attention", "experts", "convolutions")))),
             *((weight.address, weight.nbytes * weight.runs, READ) for weight in matrices),
             *((address, 1, CALL) for address in forward._table._addresses.values()),
+            (cache.states.address, cache.states.nbytes, both),
             (cache.keys, cache.nbytes, both), (forward._pool.team, team.nbytes(forward._pool.threads), both), *more]
         table, self._status = Memory(24 * len(self.ranges)), Memory(8)
         table.view(np.int64)[:] = np.array(self.ranges, np.int64).reshape(-1)
@@ -151,6 +155,21 @@ class _Judge:
             self.found("code", code, 1, CALL)
         if self.step.QUERY_KERNEL:
             self.found("code", self.step.QUERY_KERNEL, 1, CALL)
+        self.found("cache", self.step.STATES, limits.slots * self.step.STATES_STRIDE, READ | WRITE)
+        if self.shape.stateful:
+            self.runs()
+
+    def runs(self) -> None:
+        """All rows of each slot, where layers have states."""
+        runs, number, limits = self.step.RUNS, self.step.RUN_COUNT, self.limits
+        self.found("bundle", runs, Bundle.nbytes * number, READ)
+        slots, end = set(), 0
+        for run in (runs[index] for index in range(number)):
+            _require("bundle", run.FIRST_ROW == end and run.COUNT >= 1 and 0 <= run.SLOT < limits.slots
+                     and run.SLOT not in slots and 0 <= run.POSITION <= limits.context - run.COUNT)
+            slots.add(run.SLOT)
+            end += run.COUNT
+        _require("bundle", end == self.step.ROWS)
 
     def bundles(self) -> None:
         """Bundles within the batch and the cache; spans within their bundle, and their states within PARTS."""
@@ -271,9 +290,25 @@ class _Judge:
         if expected.attention is not None:
             self.found("vector", op.ATTENTION, Attention.nbytes, READ)
             self.attention(op.ATTENTION, expected.layer, expected.attention.sinks is not None)
+        if expected.convolution is not None:
+            self.found("vector", op.CONVOLUTION, ConvolutionLayer.nbytes, READ)
+            self.convolution(op, expected)
         if expected.experts is not None:
             self.found("vector", op.EXPERTS, ExpertLayer.nbytes, READ)
             self.experts(op.EXPERTS, expected.experts)
+
+    def convolution(self, op: Op, expected: program.RowOperation) -> None:
+        """The short convolution of a layer: its weights, and its rows of the state."""
+        table, parts, numbers = op.CONVOLUTION, expected.convolution, self.shape.layer(expected.layer).recurrence
+        _require("buffer", numbers is not None and parts is not None
+                 and (table.COLUMNS, table.WIDTH) == (numbers.columns, numbers.width)
+                 and (table.GATED, table.ACTIVATED) == (parts.gated, parts.activated))
+        width = 4 * table.COLUMNS
+        _require("buffer", (3 if table.GATED else 1) * width <= op.X_STRIDE and width <= op.Y_STRIDE)
+        self.found("vector", table.WEIGHTS, width * table.WIDTH, READ)
+        if table.BIAS:
+            self.found("vector", table.BIAS, width, READ)
+        _require("cache", table.PLACE >= 0 and table.PLACE + width * (table.WIDTH - 1) <= self.step.STATES_STRIDE)
 
     def experts(self, table: ExpertLayer, parts: program.ExpertParts) -> None:
         """The experts of a layer: as many as the buffers are made for, and the vectors of their choice."""

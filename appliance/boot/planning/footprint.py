@@ -18,7 +18,7 @@ from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.names import PLACES
-from appliance.engine.families.tensors import required_shapes, roles_of
+from appliance.engine.families.tensors import is_vector, required_shapes, roles_of
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
     WANTED,
@@ -32,6 +32,7 @@ from appliance.engine.forward.forward import (
 )
 from appliance.engine.forward.kvcache import WORD_NBYTES, page_nbytes, pages_of, slot_nbytes
 from appliance.engine.forward.seats import dummy_seats
+from appliance.engine.forward.states import state_nbytes
 from appliance.errors import ApplianceError
 from appliance.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.kernels.layouts.step import COUNTER_NBYTES
@@ -169,11 +170,12 @@ class Footprint:
 
     @property
     def slot(self) -> tuple[int, int]:
-        """Bytes of a whole context's pages, and of those of the draft model."""
+        """Bytes of a whole context's pages and of a state, and of those of the draft model."""
         def of(shape: Architecture | None) -> int:
             context = 0 if shape is None else shape.context(self.context)
             return 0 if shape is None else (
-                slot_nbytes(shape, context, self.model.kv_cache) + WORD_NBYTES * pages_of(context))
+                slot_nbytes(shape, context, self.model.kv_cache) + state_nbytes(shape)
+                + WORD_NBYTES * pages_of(context))
         return of(self.shape), of(self.draft)
 
     def activations(self, rows: int, threads: int) -> int:
@@ -194,7 +196,8 @@ class Footprint:
             return 0
         context = self.shape.context(self.context)
         seats, page = dummy_seats(rows, context), page_nbytes(self.shape, self.model.kv_cache)
-        return page * sum(map(pages_of, seats)) + WORD_NBYTES * pages_of(context) * len(seats)
+        return page * sum(map(pages_of, seats)) + (WORD_NBYTES * pages_of(context) + state_nbytes(self.shape)
+                                                   ) * len(seats)
 
     def lines(self, share: Share, threads: int) -> Iterator[Line]:
         """Everything that this model takes with what it is given. Loading comes on top, for one
@@ -217,7 +220,9 @@ class Footprint:
         yield Line(f"{name}: vocabulary, names, vectors",
                    words_nbytes(self.tiles, self.roles, self.shape.vocabulary, self._template()))
         slots, (slot, helper) = share.slots, self.slot
-        yield Line(f"{name}: keys and values ({self.model.kv_cache}), {slots} x {mebibytes(slot)}" + (
+        state = state_nbytes(self.shape)
+        kind = f"{self.model.kv_cache}, and a state of {-(-state // 1024):,} KiB" if state else self.model.kv_cache
+        yield Line(f"{name}: keys and values ({kind}), {slots} x {mebibytes(slot)}" + (
             f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
         if self.prefixes:
             yield Line(f"{name}: keys and values of earlier texts", self.prefixes)
@@ -388,5 +393,6 @@ def activations_nbytes(a: Architecture, kinds: Mapping[str, tuple[int, int]], *,
     shared += [4 * context * len({each.head_size for each in a.every})] if a.scales.temperature else []
     private = sum(private_sizes(a, kinds).values())
     private += COUNTER_NBYTES * UNITS_A_THREAD
-    vectors = sum(4 * math.prod(size) for name, size in required_shapes(a) if len(size) == 1 or name == PLACES)
+    vectors = sum(4 * math.prod(size) for name, size in required_shapes(a)
+                  if is_vector(name, size) or name == PLACES)
     return sum(map(_pages, shared)) + threads * private + _pages(parts_nbytes(a, threads, context)) + vectors

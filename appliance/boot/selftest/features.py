@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from appliance.boot.selftest import tiny_model
 from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import check_tensors, optional_shapes, required_shapes
+from appliance.engine.families.tensors import check_tensors, is_vector, optional_shapes, required_shapes
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.kernels.runtime.table import KernelTable
@@ -54,6 +54,9 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
                           "attention.value_length_swa": 32}),
     "temperature": ("mistral3", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                                  "rope.scaling.original_context_length": 16, "attention.temperature_scale": 0.5}),
+    "convolution": ("lfm2", {"attention.head_count_kv": [0, 2], "shortconv.l_cache": 3}),
+    "added": ("lfm2moe", {**_EXPERTS, "expert_feed_forward_length": 32, "attention.head_count_kv": [2, 0],
+                          "shortconv.l_cache": 4, "leading_dense_block_count": 1}),
     "sinks": ("gpt-oss", {**_EXPERTS, "expert_feed_forward_length": 96, "attention.sliding_window": 20,
                           "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                           "rope.scaling.original_context_length": 16}),
@@ -87,7 +90,7 @@ class FeatureSource(tiny_model.FixedSource):
     def __init__(self, name: str) -> None:
         super().__init__(FORMAT, tensors(name))
         self.tensors = {
-            tensor: TensorInfo(tensor, FORMATS["F32" if len(size) == 1 or tensor.endswith(".bias") else FORMAT], size,
+            tensor: TensorInfo(tensor, FORMATS["F32" if is_vector(tensor, size) else FORMAT], size,
                                0, 0) for tensor, size in tensors(name).items()}
 
 

@@ -66,7 +66,8 @@ class Batcher:
         CapacityError when there are none, or not as many."""
         longest = self._longest(generation)
         with self.seats.claim(longest) as slots:
-            added = Sequence(slots[0], list(generation.prompt_ids), tenant=tenant, generation=generation)
+            added = Sequence(slots[0], list(generation.prompt_ids), tenant=tenant, generation=generation,
+                             stateful=self.seats.limits.stateful)
             if generation.search is not None:
                 added.lanes = Lanes(slots, longest[0])
             if generation.negative_ids:
@@ -163,7 +164,7 @@ class Batcher:
             *negative, last = generation.negative_ids
             guide = Guide(slots[1], [], len(negative), before.tenant, next=last)
         return Sequence(slots[0], list(generation.prompt_ids)[-1:], generation.shared_positions, before.tenant,
-                        before.cached, generation=generation, guide=guide)
+                        before.cached, generation=generation, guide=guide, stateful=before.stateful)
 
     def _begin(self, sequence: Sequence) -> None:
         """Make guesses for an answer, where there are any."""
@@ -196,6 +197,8 @@ class Batcher:
             advances += [(one, one.generation.read(first + place, row)) for place, row in enumerate(prompt_logits)]
             item.strand.position += item.count
             del item.strand.todo[:item.count]
+            if one.stateful:
+                self.texts.pass_by(one)
             if item.complete and one.lanes is not None:
                 advances.append((one, self._branch(one, one.lanes, choice_logits)))
             elif item.complete:

@@ -88,6 +88,9 @@ class Drafter:
         to `rows` tokens in a pass. EngineError, UnsupportedError and FormatError say why not."""
         check_vocabulary(source, draft)
         shape = architecture_of(draft.metadata)
+        if shape.stateful:
+            raise EngineError("layers of the draft model keep a state, which cannot go back where a guess is wrong",
+                              hint="use a draft model of which all layers attend", code="draft-state")
         plan = check_tensors(shape, draft.tensors)
         cache = KVCache(shape, min(slots, SLOTS), shape.context(context), kind)
         forward = Forward(draft, shape, plan, cache, kernels, pool, rows=max(rows, SLOTS), wanted=SLOTS)

@@ -70,10 +70,24 @@ class KeptTexts:
             return
         tokens = sequence.todo[:-1]
         pages = [] if self._prefixes is None else self._prefixes.find(sequence.tenant, tokens)
-        self._seats.begin(sequence.slot, pages)
+        states = None if self._prefixes is None else self._prefixes.snapshots
+        if states is not None:
+            longest = states.longest(pages)
+            stops = {len(pages) * PAGE, len(tokens) // PAGE * PAGE}  # where texts parted, and where this one ends
+            sequence.stops = sorted(stop for stop in stops if stop > longest * PAGE)
+            pages = pages[:longest]
+        self._seats.begin(sequence.slot, pages, states)
         if self._persisted is not None:
             sequence.restoring = self._persisted.find(sequence.tenant, tokens, len(pages))
         sequence.skip(len(pages) * PAGE)
+
+    def pass_by(self, sequence: Sequence) -> None:
+        """After a pass: note the state of an answer where its positions fill whole pages, and keep
+        it where its prompt stopped for that."""
+        if self._keeps and sequence.lanes is None:
+            self._seats.mark(sequence.slot)
+            if sequence.position in sequence.stops:
+                self.keep(sequence, ended=False)
 
     def restore(self, sequences: list[Sequence], *, patient: bool = True) -> None:
         """Restore pages for the answers that wait for some, one each in turn. Where there is
@@ -103,7 +117,7 @@ class KeptTexts:
         pages, tenant, text = self._seats.pages_below(sequence.slot, positions), sequence.tenant, sequence.text
         with contextlib.suppress(MemoryError):
             if self._prefixes is not None:
-                last = self._prefixes.keep(tenant, text, pages)
+                last = self._prefixes.keep(tenant, text, pages, sequence.slot)
                 if self._persisted is not None and last is not None:
                     self._persisted.later(tenant, last)
             elif self._persisted is not None and ended:

@@ -126,7 +126,7 @@ class Planner:
         room = max(0, limits.rows - decoding_rows - beside)
         shares = self._share.rows(parts, *((room, None) if self._fixed else self._room(decoding, parts, room)))
         logit_room = limits.wanted - decoding_rows - _places(reading)  # more rows that may have logits
-        for each, part, count in zip(reading, parts, shares, strict=True):
+        for each, part, count in zip(reading, parts, map(Strand.stop_after, parts, shares), strict=True):
             complete = part is each and count == len(part.todo)
             tells = part is each and each.generation.request.prompt_logprobs
             if tells and count > logit_room + 1:

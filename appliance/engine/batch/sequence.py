@@ -71,6 +71,7 @@ class Sequence(Strand):
     timings: Timings = field(default_factory=Timings)
     guide: Guide | None = None
     lanes: Lanes | None = None  # of a beam search; all live texts have `position` positions
+    stateful: bool = False  # layers keep a state, which cannot go back to the end of the prompt
     found: int = 0  # tokens of the prompt that were not read, also once they are dropped
     dropped: int = 0  # tokens that no longer are in the context, see `shift`
     restoring: Restoration | None = None  # pages of the prompt that are about to come from a shelf
@@ -101,7 +102,7 @@ class Sequence(Strand):
     def forks(self) -> bool:
         """Whether the prompts are there for other answers to them."""
         read = self.position >= self.generation.shared_positions and (self.guide is None or not self.guide.todo)
-        return read and not self.dropped
+        return read and not self.dropped and not self.stateful
 
     @property
     def places(self) -> int:

@@ -24,6 +24,11 @@ class Strand:
     position: int = 0
     tenant: str = ""
     cached: int = 0
+    stops: list[int] = field(default_factory=list)  # positions at which a pass of the prompt ends: see `stop_after`
+
+    def stop_after(self, positions: int) -> int:
+        """How many of the next so many tokens a pass may read: it ends at each stop."""
+        return next((stop - self.position for stop in self.stops if 0 < stop - self.position < positions), positions)
 
 
 @dataclass(slots=True)

@@ -28,6 +28,28 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True)
+class Convolution:
+    """A short convolution over the rows of a text, column by column, in place of attention."""
+
+    columns: int
+    width: int  # rows that a row sees, its own included
+
+    @property
+    def projected(self) -> int:
+        """Floats of a row that it reads: two factors and what is convolved."""
+        return 3 * self.columns
+
+    @property
+    def state_floats(self) -> int:
+        """Floats of the state of a text: the rows that the next one sees."""
+        return (self.width - 1) * self.columns
+
+
+Recurrence = Convolution
+"""How a layer keeps a state of a text in place of keys and values."""
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """The numbers of one layer."""
 
@@ -37,6 +59,7 @@ class Layer:
     feed_forward: int
     rope: Rope | None  # None: heads are not turned
     window: int = 0  # positions that a row sees, its own included; 0: all
+    recurrence: Recurrence | None = None  # None: it attends; else it has no heads
 
     @property
     def query_width(self) -> int:
@@ -50,8 +73,8 @@ class Layer:
 
     @property
     def group(self) -> int:
-        """Query heads that share a key-value head."""
-        return self.heads // self.kv_heads
+        """Query heads that share a key-value head; 0 without any."""
+        return self.heads // self.kv_heads if self.kv_heads else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +99,7 @@ class Mixture:
     width: int  # floats of a hidden row of one expert
     score: str  # "softmax", "chosen" or "sigmoid"
     least: float  # that weights are divided by, which is else their sum; 0: they are not
+    added: float = 0.0  # to that sum
     scale: float = 1.0  # of weights
     groups: int = 1  # of experts with neighbouring numbers
     groups_used: int = 1  # groups that a row may choose from
@@ -109,6 +133,11 @@ class Architecture:
     def mixes(self, index: int) -> bool:
         """Whether a layer has experts."""
         return self.mixture is not None and index >= self.mixture.leading
+
+    @property
+    def stateful(self) -> bool:
+        """Whether layers keep a state of a text, which cannot go back to an earlier position."""
+        return any(layer.recurrence is not None for layer in self.every)
 
     @property
     def hidden(self) -> int:

@@ -73,6 +73,7 @@ class Experts:
     score: str = "softmax"  # of all logits; "chosen": of those chosen; or "sigmoid"
     normalised: bool = True  # whether weights are divided by their sum, where the file does not say
     least: float = 1e-20  # that they are divided by
+    added: float = 0.0  # to the sum that they are divided by
     always: bool = True  # whether each model of the family has experts
     shared: str | None = None  # an expert that every row goes through: "plain", or "gated" by a sigmoid
     beside: bool = False  # whether they stand beside a dense network, with norms of their own
@@ -102,12 +103,14 @@ class Family:
     yarn_whole: bool = True  # whether YaRN blends frequencies from a whole pair on, and up to one
     long_factors: bool = False  # factors of frequencies for slots up to the original context, and beyond
     switch: str | None = None  # key: whether heads are turned
+    recurrent: str | None = None  # layers without key-value heads keep a state: "convolution"
     activation: str = "silu"  # or "gelu", "swiglu_oai"
     gated: bool = True
     fused: frozenset[str] = frozenset()  # "qkv", "gate_up": in one matrix
     biases: frozenset[str] = frozenset()  # matrices of a layer that may have one
     output_bias: bool = False
     places: bool = False  # learned embeddings of positions
+    output_norm: str = names.OUTPUT_NORM
     feed_forward_norm: str = names.FEED_FORWARD_NORM  # the norm before the feed-forward network
     second_norm: bool = False  # attention may have a norm of its own beside the feed-forward network
     arrays: frozenset[str] = frozenset()  # keys that may have a number for each layer

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sized
 from typing import Any
 
-from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Mixture, Scales
+from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Convolution, Layer, Mixture, Scales
 from appliance.engine.families.card import NO_PART, Attend, Experts, Family
 from appliance.engine.families.reader import HeaderReader, show
 from appliance.engine.families.rotary import ropes
@@ -114,11 +114,17 @@ def _kinds(reader: HeaderReader, family: Family, layers: int) -> list[Attend]:
 def _layers(reader: HeaderReader, family: Family, kinds: list[Attend], embedding: int, context: int) -> Iterator[Layer]:
     count = len(kinds)
     heads = reader.integers("attention.head_count", 1, 1024, count, several="attention.head_count" in family.arrays)
-    kv_heads = reader.integers("attention.head_count_kv", 1, 1024, count, heads,
+    kv_heads = reader.integers("attention.head_count_kv", 1 if family.recurrent is None else 0, 1024, count, heads,
                                several="attention.head_count_kv" in family.arrays)
+    if not any(kv_heads):
+        raise UnsupportedError(f"{family.name}.attention.head_count_kv is 0 in all layers; this version runs only: "
+                               "models of which a layer attends")
     wide = reader.integers("feed_forward_length", ROW_MULTIPLE, 1 << 20, count,
                            several="feed_forward_length" in family.arrays)
     for index, kind in enumerate(kinds):
+        if not kv_heads[index]:
+            yield Layer(0, 0, HEAD_SIZES.start, wide[index], None, 0, _recurrence(reader, embedding))
+            continue
         if kv_heads[index] > heads[index] or heads[index] % kv_heads[index]:
             raise FormatError(f"{family.name}.attention.head_count_kv is {kv_heads[index]}: {heads[index]} query heads "
                               "cannot share that evenly")
@@ -126,6 +132,11 @@ def _layers(reader: HeaderReader, family: Family, kinds: list[Attend], embedding
         window = 0 if kind.window is None else reader.integer(kind.window, 0, 1 << 24, 0)
         rope = ropes(reader, family, kind, size, context)
         yield Layer(heads[index], kv_heads[index], size, wide[index], rope, window)
+
+
+def _recurrence(reader: HeaderReader, embedding: int) -> Convolution:
+    """Read the numbers of a layer that keeps a state."""
+    return Convolution(embedding, reader.integer("shortconv.l_cache", 2, 64))
 
 
 def _head_size(reader: HeaderReader, kind: Attend, embedding: int, heads: int) -> int:
@@ -194,7 +205,7 @@ def _mixture(reader: HeaderReader, family: Family, wide: int, layers: int) -> Mi
     groups, groups_used = _groups(reader, card, count, used)
     normalised = reader.flag("expert_weights_norm", card.normalised) or card.score == "chosen"
     return Mixture(
-        count, used, width, card.score, card.least if normalised else 0.0,
+        count, used, width, card.score, card.least if normalised else 0.0, card.added,
         reader.real("expert_weights_scale", 0.0, 1e6, 1.0) or 1.0, groups, groups_used, shared,
         reader.integer("leading_dense_block_count", 0, layers - 1, 0), card.beside)
 

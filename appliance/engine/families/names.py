@@ -8,6 +8,7 @@ OUTPUT = "output.weight"
 OUTPUT_BIAS = "output.bias"
 OUTPUT_NORM = "output_norm.weight"
 OUTPUT_NORM_BIAS = "output_norm.bias"
+LAST_NORM = "token_embd_norm.weight"  # the norm of the output, in some families
 ROPE_FACTORS = "rope_freqs.weight"  # one divisor per pair of a head (Llama 3)
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"  # (Phi-3)
 
@@ -29,6 +30,11 @@ DENSE_RESULT_NORM, EXPERT_NORM, EXPERT_RESULT_NORM = "post_ffw_norm_1", "pre_ffw
 SCALE = "scale"  # the ending of weights of the router's norm, and of a factor for each expert's weight
 CHOICE_BIAS = "exp_probs_b"  # a bias: it is added to scores where experts are chosen
 EXPERTS = (ROUTER, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN)
+
+# Of layers with a short convolution in place of attention: matrices before and after it, and its
+# weights, a vector for each column.
+CONVOLUTION_IN, CONVOLUTION, CONVOLUTION_OUT = "shortconv.in_proj", "shortconv.conv", "shortconv.out_proj"
+VECTORS = frozenset({CONVOLUTION})  # that have two dimensions in a file
 
 ATTENTION_NORM, SECOND_NORM, FEED_FORWARD_NORM = "attn_norm", "attn_norm_2", "ffn_norm"
 RESULT_NORMS = ("post_attention_norm", "post_ffw_norm")  # of what attention and feed-forward network give

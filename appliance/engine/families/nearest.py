@@ -78,11 +78,13 @@ def _list(found: tuple[str, ...]) -> str:
 def keys_of(family: Family) -> tuple[Architecture, set[str]]:
     """The smallest model of a family, and the keys that a header of it may have, without their
     prefix."""
-    said = dict.fromkeys(family.must, 1) | {
+    said: dict[str, Any] = dict.fromkeys(family.must, 1) | {
         "block_count": 1, "context_length": 1, "embedding_length": 32, "feed_forward_length": 32, "vocab_size": 1,
         "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
     if family.experts is not None and family.experts.always:
         said |= {"expert_count": 1, "expert_used_count": 1, "expert_feed_forward_length": 32}
+    if family.recurrent is not None:
+        said |= {"block_count": 2, "attention.head_count_kv": [0, 1], "shortconv.l_cache": 3}
     header = {f"{family.name}.{key}": value for key, value in said.items()}
     reader = HeaderReader(family.name, header)
     return dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent

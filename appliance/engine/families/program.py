@@ -50,6 +50,16 @@ class ExpertParts:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvolutionParts:
+    """The parts of a layer's short convolution, by the names of their tensors."""
+
+    weight: str
+    bias: str | None = None
+    gated: bool = False  # rows have a factor of what is convolved, one of the result, and then what is convolved
+    activated: bool = False  # whether silu of the result is taken
+
+
+@dataclass(frozen=True, slots=True)
 class RowOperation:
     """An operation. `source` and `target` are buffers of rows: words of `layouts.step`."""
 
@@ -59,6 +69,7 @@ class RowOperation:
     target: str = "RESIDUAL"
     weights: tuple[str, ...] = ()  # matrices
     norm: RowNorm | None = None
+    convolution: ConvolutionParts | None = None
     accumulate: bool = False  # products start from what is in the target
     start: int = 0  # floats from the start of a row of the source
     columns: int = 0  # floats of a row, where no matrix tells
@@ -77,7 +88,7 @@ def program(architecture: Architecture, plan: TensorPlan) -> tuple[RowOperation,
 def output_norm(plan: TensorPlan, card: Family) -> RowNorm:
     """The norm of the rows whose logits are asked for."""
     bias = names.OUTPUT_NORM_BIAS if names.OUTPUT_NORM_BIAS in plan.others else None
-    return RowNorm(card.norm, names.OUTPUT_NORM, bias)
+    return RowNorm(card.norm, card.output_norm, bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +102,14 @@ class _Layer:
 
     def ops(self) -> Iterator[RowOperation]:
         """Its operations in their order."""
-        yield from self.project()
-        if self.card.topology == "parallel":  # the network reads the row before anything is added to it
-            yield from self.expand()
-        yield self.attend()
-        yield from self.back(names.ATTENTION_OUTPUT, "ATTENDED", names.RESULT_NORMS[0])
+        if self.architecture.layer(self.index).recurrence is not None:
+            yield from self.convolve()
+        else:
+            yield from self.project()
+            if self.card.topology == "parallel":  # the network reads the row before anything is added to it
+                yield from self.expand()
+            yield self.attend()
+            yield from self.back(names.ATTENTION_OUTPUT, "ATTENDED", names.RESULT_NORMS[0])
         if self.architecture.mixes(self.index):
             yield from self.mix()
             return
@@ -133,6 +147,14 @@ class _Layer:
                                        (names.KEY_NORM, layer.query_width, layer.kv_width)):
                 yield RowOperation("normalise", self.index, "PROJECTED", "PROJECTED",
                                    norm=RowNorm(self.card.norm, self.name(part)), start=start, columns=width)
+
+    def convolve(self) -> Iterator[RowOperation]:
+        """The short convolution, in place of attention."""
+        norm = self.norm(names.ATTENTION_NORM)
+        yield RowOperation("multiply", self.index, "RESIDUAL", "PROJECTED", (self.name(names.CONVOLUTION_IN),), norm)
+        yield RowOperation("convolve", self.index, "PROJECTED", "ATTENDED",
+                           convolution=ConvolutionParts(self.name(names.CONVOLUTION), gated=True))
+        yield from self.back(names.CONVOLUTION_OUT, "ATTENDED", names.RESULT_NORMS[0])
 
     @property
     def value_is_key(self) -> bool:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from appliance.engine.families.card import COMMON, SILENT, Attend, Experts, Family, Rotary, but
-from appliance.engine.families.names import EXPERTS, KEY, MATRICES, QUERY, VALUE
+from appliance.engine.families.names import EXPERTS, KEY, LAST_NORM, MATRICES, QUERY, VALUE
 
 _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 _ALL, _QKV = frozenset(MATRICES), frozenset({QUERY, KEY, VALUE})  # matrices with biases
 _GATE_UP = frozenset({"gate_up"})
+_KV_HEADS, _CONVOLVED = frozenset({"attention.head_count_kv"}), frozenset({"shortconv.l_cache"})
 _OWN_WIDTH = frozenset({"expert_feed_forward_length"})  # of experts: readers would guess it
 
 # Kinds of layers: how heads are turned, and whether they have a window.
@@ -168,4 +169,13 @@ FAMILIES = MappingProxyType({family.name: family for family in (
     Family("minicpm", "llama.cpp: src/models/minicpm.cpp", "MiniCPM 1B and 2B, MiniCPM4 0.5B and 8B",
            long_factors=True, embedding_scale="embedding_scale", residual_scale="residual_scale",
            logit_scale="/logit_scale", must=frozenset({"embedding_scale", "residual_scale", "logit_scale"})),
+    # Layers without key-value heads have a short convolution.
+    Family("lfm2", "transformers: modeling_lfm2.py; llama.cpp: src/models/lfm2.cpp",
+           "LFM2 and LFM2.5 from 350M to 2.6B",
+           layers=(_HALVES,), head_norm="head", recurrent="convolution", output_norm=LAST_NORM, arrays=_KV_HEADS,
+           must=_CONVOLVED),
+    Family("lfm2moe", "transformers: modeling_lfm2_moe.py; llama.cpp: src/models/lfm2.cpp, which adds nothing to the "
+           "sum of weights", "LFM2-8B-A1B, LFM2-24B-A2B",
+           layers=(_HALVES,), head_norm="head", recurrent="convolution", output_norm=LAST_NORM, arrays=_KV_HEADS,
+           experts=Experts("sigmoid", added=1e-6, biased=True), must=_CONVOLVED | _OWN_WIDTH),
 )})

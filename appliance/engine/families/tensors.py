@@ -47,6 +47,10 @@ def matrix_shapes(architecture: Architecture, index: int, *, fused: bool) -> dic
     """(rows, columns) of each matrix of a layer, by part name. `fused`: queries, keys and values
     are one."""
     card, width, layer = FAMILIES[architecture.family], architecture.embedding, architecture.layer(index)
+    if layer.recurrence is not None:
+        columns = layer.recurrence.columns
+        return {names.CONVOLUTION_IN: (layer.recurrence.projected, width), names.CONVOLUTION_OUT: (width, columns)
+                } | _network_shapes(architecture, index, card)
     first = {names.QUERY: (layer.query_width, width), names.KEY: (layer.kv_width, width),
              names.VALUE: (layer.kv_width, width)}
     if fused:
@@ -85,7 +89,7 @@ def required_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
     `tensors` decide choices."""
     a, card = architecture, FAMILIES[architecture.family]
     yield names.EMBEDDING, (a.vocabulary, a.embedding)
-    yield names.OUTPUT_NORM, (a.embedding,)
+    yield card.output_norm, (a.embedding,)
     if card.norm_bias:
         yield names.OUTPUT_NORM_BIAS, (a.embedding,)
     if card.places:
@@ -102,6 +106,9 @@ def required_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
                 yield in_layer(index, part), shape
         for part, run in run_shapes(a, index, tensors).items():
             yield in_layer(index, part), run
+        recurrence = a.layer(index).recurrence
+        if recurrence is not None:
+            yield in_layer(index, names.CONVOLUTION), (recurrence.columns, recurrence.width)
         if a.mixture is not None and a.mixture.beside and a.mixes(index):
             yield in_layer(index, names.ROUTER, names.SCALE), (a.embedding,)
         if card.experts is not None and card.experts.shared == "gated" and names.SHARED_GATE in matrix_shapes(
@@ -136,7 +143,7 @@ def _norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
 def _head_norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
     """The norms of queries and keys, and their sizes."""
     card, layer = FAMILIES[a.family], a.layer(index)
-    if card.head_norm is not None:
+    if card.head_norm is not None and layer.recurrence is None:
         whole = card.head_norm == "row"
         yield names.QUERY_NORM, layer.query_width if whole else layer.head_size
         yield names.KEY_NORM, layer.kv_width if whole else layer.head_size
@@ -188,16 +195,22 @@ def matrices(architecture: Architecture, tensors: Container[str]) -> dict[str, t
     matrix is a run of one. `tensors`: its own names."""
     shapes = (*required_shapes(architecture, tensors), *optional_shapes(architecture, tensors))
     return {name: (shape[0] if len(shape) > 2 else 1, shape[-2], shape[-1]) for name, shape in shapes
-            if len(shape) > 1 and name.endswith(".weight")}
+            if len(shape) > 1 and not is_vector(name, shape)}
 
 
 def roles(architecture: Architecture, tensors: Container[str]) -> dict[str, Role]:
-    """The role of each tensor of the model that is among `tensors`, by name. Biases are vectors,
-    also those of experts, which have two dimensions."""
+    """The role of each tensor of the model that is among `tensors`, by name."""
     kinds: tuple[Role, ...] = ("vector", "matrix", "run")
     shapes = (*required_shapes(architecture, tensors), *optional_shapes(architecture, tensors))
-    return {name: "vector" if name.endswith(".bias") else kinds[len(shape) - 1]
+    return {name: "vector" if is_vector(name, shape) else kinds[len(shape) - 1]
             for name, shape in shapes if name in tensors}
+
+
+def is_vector(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is a vector. Biases of experts and the weights of convolutions have two
+    dimensions."""
+    part = name.removesuffix(".weight").partition(".")[2].partition(".")[2]
+    return len(shape) == 1 or name.endswith(".bias") or part in names.VECTORS
 
 
 def roles_of(file: GGUFFile) -> dict[str, Role]:

@@ -70,8 +70,10 @@ def row_widths(a: Architecture) -> dict[str, int]:
     its address."""
     apart = FAMILIES[a.family].topology in ("sandwich", "post") or a.scales.residual != 1.0
     mixture = a.mixture
-    return {"RESIDUAL": a.embedding, "PROJECTED": max(each.query_width + 2 * each.kv_width for each in a.every),
-            "ATTENDED": a.query_width, "HIDDEN": 2 * a.hidden,
+    states = [each.recurrence for each in a.every if each.recurrence is not None]
+    projected = [each.query_width + 2 * each.kv_width for each in a.every]
+    return {"RESIDUAL": a.embedding, "PROJECTED": max([*projected, *(each.projected for each in states)]),
+            "ATTENDED": max([a.query_width, *(each.columns for each in states)]), "HIDDEN": 2 * a.hidden,
             **({"PRODUCT": a.embedding} if apart or (mixture is not None and mixture.shared) else {}),
             **({} if mixture is None else {
                 "ROUTED": padded_rows(mixture.count), "EXPANDED": 2 * mixture.width, "MIXED": a.embedding})}
@@ -131,7 +133,8 @@ class Forward:
                  table: KernelTable, pool: Pool, *, rows: int = ROWS, wanted: int = WANTED) -> None:
         self._source, self._architecture, self._cache = source, architecture, cache
         self._table, self._pool = table, pool
-        self.boundary = Boundary(BatchLimits(rows, wanted, architecture.vocabulary, cache.context, cache.slots))
+        self.boundary = Boundary(BatchLimits(rows, wanted, architecture.vocabulary, cache.context, cache.slots,
+                                             architecture.stateful))
         self._memories: list[Memory] = []  # buffers that hold content: wiped by `release`
         self._kept: list[Memory] = []
         try:
@@ -183,7 +186,7 @@ class Forward:
         """The tables of weights and operations."""
         a, step = self._architecture, self._step
         tables = ProgramTables(Parts(self._source, self._table, self._streaming, self._offsets), a, plan,
-                               self._cache.layers, self._cache.context, self._ops)
+                               self._cache, self._ops)
         self._kept, self._program_tables = tables.kept, tables
         tables.weight(step, Step.offsets["EMBEDDING_WEIGHT"], names.EMBEDDING)
         tables.operations(self._rows)
@@ -191,7 +194,7 @@ class Forward:
                       bias=names.OUTPUT_BIAS if names.OUTPUT_BIAS in plan.others else None)
         tables.norm(step, Step.offsets["OUTPUT_NORM"], output_norm(plan, FAMILIES[a.family]), a.embedding)
         places = tables.places() if FAMILIES[a.family].places else 0
-        for words in (tables.ops, tables.weights, tables.attention, tables.experts):
+        for words in (tables.ops, tables.weights, tables.attention, tables.experts, tables.convolutions):
             self._pool.keep(words.memory)
         step.put(Step, {"PROGRAM": tables.ops.address, "OP_COUNT": len(self._ops), "EPSILON": a.epsilon,
                         "EMBEDDING_SCALE": a.scales.embedding, "PLACES": places, "PLACES_STRIDE": 4 * a.embedding,
@@ -262,7 +265,8 @@ class Forward:
         self._pool.keep(cache.rows)
         self._step.put(Step, {
                 "TEAM": self._pool.team, "KEYS": cache.keys, "VALUES": cache.values, "PAGES": cache.rows.address,
-                "PAGES_STRIDE": cache.row_stride, "PARTS": self._allocate(self._parts_nbytes),
+                "PAGES_STRIDE": cache.row_stride, "STATES": cache.states.address,
+                "STATES_STRIDE": cache.states.stride, "PARTS": self._allocate(self._parts_nbytes),
                 "COUNTERS": self._allocate(COUNTER_NBYTES * UNITS_A_THREAD * self._pool.threads),
                 **{word: self._table.address(name) for word, name in attention_names(cache.kind).items()}})
 
@@ -276,6 +280,8 @@ class Forward:
         self._most_units = max(UNITS_A_THREAD * self._pool.threads * spans, 1)
         sizes = {"TOKENS": rows, "POSITIONS": rows, "SLOTS": rows, "LOGIT_ROWS": rows,
                  "BUNDLES": rows * len(Bundle.fields), "UNITS": self._most_units * len(Unit.fields)}
+        if self._architecture.stateful:
+            sizes["RUNS"] = min(rows, self._cache.slots) * len(Bundle.fields)
         self._tables = {}
         for word, count in sizes.items():
             memory = self._secret(8 * count)
@@ -297,6 +303,10 @@ class Forward:
             self._tables[word][:values.size] = values
         self._step.put(Step, {"ROWS": batch.tokens.size, "LOGIT_COUNT": batch.wanted.size})
         self._plan_attention(batch)
+        if self._architecture.stateful:
+            self._tables["RUNS"][:5 * len(batch.runs)] = [
+                word for run in batch.runs for word in (run.first, run.count, run.slot, run.position, 0)]
+            self._step.put(Step, {"RUN_COUNT": len(batch.runs)})
         try:
             self._pass(batch)
         finally:

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.engine.families.architecture import Architecture
+from appliance.engine.forward.states import States
 from appliance.errors import CapacityError, EngineError
 from appliance.kernels.layouts.attention import CACHE_FORMATS, PAGE, head_nbytes
 from appliance.kernels.runtime.memory import Memory
@@ -73,8 +74,8 @@ class KVCache:
     addresses are in bytes."""
 
     def __init__(self, architecture: Architecture, slots: int, context: int, kind: str = "f16",
-                 pages: int | None = None) -> None:
-        """`pages` of the arena; None: a whole context for each slot."""
+                 pages: int | None = None, states: int = 0) -> None:
+        """`pages` of the arena; None: a whole context for each slot. `states` of earlier texts."""
         if not 1 <= slots <= MAX_SLOTS:
             raise EngineError(f"a KV cache of {slots} slots; allowed: 1..{MAX_SLOTS}")
         if context < 1:
@@ -85,6 +86,7 @@ class KVCache:
             raise EngineError(f"a KV cache of {self.pages} pages; one context takes {self.pages_a_slot}")
         self.slots, self.context, self.kind = slots, context, kind
         self.layers, self.page_stride = _places(architecture, kind)
+        self.states = States(architecture, slots, states)
         half = self.page_stride * self.pages
         self._memory: Memory | None = Memory(2 * half, huge=True)
         locked.protect(self._memory.address, self._memory.nbytes, "keys and values", own=self._memory.own)
@@ -158,6 +160,7 @@ class KVCache:
             raise EngineError(f"slot {child} cannot begin with {positions} positions of slot {parent}")
         if whole < pages_of(positions):
             self._promise(child, 1)
+        self.states.copy(parent, child)
         self._lent[child] = whole
         for page in source[:whole]:
             self._append(child, page)
@@ -204,13 +207,16 @@ class KVCache:
 
     def rewind(self, slot: int, positions: int) -> None:
         """Keep the first positions of a slot, and its claim. The pages after them go. Where others
-        read the page that they end in, the slot has a copy of it from now on."""
+        read the page that they end in, the slot has a copy of it from now on. A state goes where no
+        position stays."""
         self._check(slot, positions)
         pages, count = self._taken[slot], pages_of(positions)
         if count > len(pages):
             raise EngineError(f"slot {slot} has fewer than {positions} positions")
         while len(pages) > count:
             self._take_off(slot)
+        if positions == 0:
+            self.states.wipe(slot)
         if positions % PAGE and self._references[pages[-1]] > 1:
             source = pages[-1]
             self._references[source] += 1  # it stays until it is copied
@@ -220,8 +226,10 @@ class KVCache:
             self._drop(source)
 
     def give_back(self, slot: int) -> None:
-        """Let a slot's pages go, and its claim. Pages that nobody else reads are wiped."""
+        """Let a slot's pages, its state and its claim go. Pages that nobody else reads are wiped.
+        """
         self._check(slot, 0)
+        self.states.wipe(slot)
         for page in self._taken[slot]:
             self._leave(slot, page)
             self._drop(page)
@@ -235,6 +243,7 @@ class KVCache:
         if self._memory is not None:
             self._memory.wipe()
             self._memory = None
+            self.states.release()
 
     def _check(self, slot: int, positions: int) -> None:
         if not (0 <= slot < self.slots and 0 <= positions <= self.context):

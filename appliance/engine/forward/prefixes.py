@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.snapshots import Snapshots
 from appliance.engine.forward.trees import Ids, Node, Trees
 from appliance.kernels.layouts.attention import PAGE
 
@@ -35,7 +36,9 @@ class Prefixes:
         self._set_aside = self.share * len(tenants)
         cache.set_aside(self._set_aside)
         self._cache, self._lifetime, self._clock = cache, lifetime, clock
-        self.trees = Trees(tenants, self.share, cache.pages, lambda node: cache.let_go(node.number))
+        self.snapshots = Snapshots(cache.states, tenants) if cache.states.rooms else None
+        """The states at the ends of pages; None where no layer has one."""
+        self.trees = Trees(tenants, self.share, cache.pages, self._let_go)
         self._due = math.inf  # nothing expires before
 
     def tokens(self, page: int) -> Ids:
@@ -57,10 +60,10 @@ class Prefixes:
             self._due = min(self._due, now + self._lifetime)
         return [each.number for each in path]
 
-    def keep(self, tenant: str, tokens: Sequence[int], pages: Sequence[int]) -> Node | None:
+    def keep(self, tenant: str, tokens: Sequence[int], pages: Sequence[int], slot: int = 0) -> Node | None:
         """Keep the pages of a tenant's text, of which `tokens` are the first: as many as its share
-        has. Pages of the same text that it keeps already stay. The last node of the text; None
-        where there is none."""
+        has, with the state that is marked in its slot. Pages of the same text that it keeps already
+        stay. The last node of the text; None where there is none."""
         tree = self.trees.of(tenant)
         self.expire()
         if tree is None:
@@ -81,13 +84,24 @@ class Prefixes:
         if path:
             self._due = min(self._due, now + self._lifetime)
         ids[:] = 0
+        marked = self._cache.states.marked(slot) // PAGE
+        if self.snapshots is not None and 0 < marked <= len(path):
+            self.snapshots.keep(tenant, path[marked - 1].number, slot)
         return path[-1] if path else None
+
+    def _let_go(self, node: Node) -> None:
+        """Let a page go, with its state."""
+        if self.snapshots is not None:
+            self.snapshots.drop(node.number)
+        self._cache.let_go(node.number)
 
     def divide(self, tenants: Collection[str]) -> None:
         """Let `tenants` share the room from now on. The texts of others go."""
         room = min(self._pages, self._set_aside + self._cache.unclaimed)
         self.share = room // max(len(tenants), 1)
         self.trees.divide(tenants, self.share)
+        if self.snapshots is not None:
+            self.snapshots.divide(tenants)
         before, self._set_aside = self._set_aside, self.share * len(tenants)
         self._cache.set_aside(self._set_aside - before)
 

@@ -12,10 +12,16 @@ from numpy.typing import NDArray
 
 from appliance.engine.families import names
 from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Layer, Rope
-from appliance.engine.families.program import AttentionParts, ExpertParts, RowNorm, RowOperation
+from appliance.engine.families.program import (
+    AttentionParts,
+    ConvolutionParts,
+    ExpertParts,
+    RowNorm,
+    RowOperation,
+)
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan
-from appliance.engine.forward.kvcache import LayerPlace
+from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.rotations import query_scales, turns
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.errors import EngineError
@@ -55,17 +61,19 @@ class Parts:
 class ProgramTables:
     """The tables of one model. `kept`: copies of vectors, and tables of rotations."""
 
-    def __init__(self, parts: Parts, architecture: Architecture, plan: TensorPlan, places: Sequence[LayerPlace],
-                 context: int, ops: Sequence[RowOperation]) -> None:
-        """`places`: of each layer in the cache; `context`: positions of a slot."""
+    def __init__(self, parts: Parts, architecture: Architecture, plan: TensorPlan, cache: KVCache,
+                 ops: Sequence[RowOperation]) -> None:
+        """`cache`: the places of each layer in pages and states, and the positions of a slot."""
         self._parts, self._architecture, self._plan = parts, architecture, plan
-        self._places, self._context, self._card = places, context, FAMILIES[architecture.family]
+        self._places, self._context, self._card = cache.layers, cache.context, FAMILIES[architecture.family]
+        self._states = cache.states.places
         self.kept: list[Memory] = []
         self._ops = ops
         self.ops = Words(step.Op.nbytes * len(ops))
         self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
         self.attention = Words(Attention.nbytes * architecture.layers)
         self.experts = Words(step.ExpertLayer.nbytes * architecture.layers)
+        self.convolutions = Words(step.ConvolutionLayer.nbytes * architecture.layers)
         self._turns: dict[Rope, int] = {}
 
     # --- vectors ----------------------------------------------------------------------------------
@@ -173,6 +181,10 @@ class ProgramTables:
             if op.attention is not None:
                 self._attend(op.layer, op.attention)
                 self.ops.put(step.Op, {"ATTENTION": self.attention.address + Attention.nbytes * op.layer}, base)
+            if op.convolution is not None:
+                self._convolve(op.layer, op.convolution)
+                self.ops.put(step.Op, {"CONVOLUTION": self.convolutions.address
+                                       + step.ConvolutionLayer.nbytes * op.layer}, base)
             if op.experts is not None:
                 self.ops.put(step.Op, {"EXPERTS": self.experts.address + step.ExpertLayer.nbytes * op.layer}, base)
                 if op.kind == "choose":
@@ -201,6 +213,22 @@ class ProgramTables:
                            ("VALUE_NORM", attention.value_norm)):
             self.norm(words, base + Attention.offsets[word], norm, layer.head_size)
 
+    def _convolve(self, index: int, parts: ConvolutionParts) -> None:
+        """Fill the table ConvolutionLayer of a layer. Each row of its weights is for one of the rows
+        that a row sees."""
+        recurrence = self._architecture.layer(index).recurrence
+        if recurrence is not None:
+            columns, width = recurrence.columns, recurrence.width
+            weights, count = self._parts.source.vector(parts.weight).reshape(-1), columns * width
+            boundary.check_vector(parts.weight, weights, count)
+            memory = self._keep(4 * count)
+            memory.view(np.float32, count=count).reshape(width, columns)[:] = weights.reshape(columns, width).T
+            self.convolutions.put(step.ConvolutionLayer, {
+                "COLUMNS": columns, "WIDTH": width, "WEIGHTS": memory.address, "PLACE": self._states[index],
+                "BIAS": 0 if parts.bias is None else self.vector(parts.bias, columns),
+                "GATED": int(parts.gated), "ACTIVATED": int(parts.activated),
+            }, step.ConvolutionLayer.nbytes * index)
+
     def _mix(self, index: int, parts: ExpertParts) -> None:
         """Fill the table ExpertLayer of a layer."""
         mixture = self._architecture.mixture
@@ -209,6 +237,7 @@ class ProgramTables:
                 "COUNT": mixture.count, "USED": mixture.used, "SCORE": step.SCORES.index(mixture.score),
                 "BIAS": 0 if parts.bias is None else self.vector(parts.bias, mixture.count),
                 "GROUPS": mixture.groups, "GROUPS_USED": mixture.groups_used, "LEAST": mixture.least,
+                "ADDED": mixture.added,
                 "WEIGHTS": 0 if parts.weights is None else self.vector(parts.weights, mixture.count),
                 "SCALE": mixture.scale, "SHARED": int(parts.shared),
                 "SHARED_SCALE": 0 if parts.scale is None else self.vector(parts.scale, self._architecture.embedding),

@@ -21,7 +21,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from appliance.engine.forward.kvcache import KVCache, pages_of
-from appliance.errors import CapacityError
+from appliance.engine.forward.snapshots import Snapshots
+from appliance.errors import CapacityError, EngineError
 from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime.boundary import BatchLimits, Boundary
 
@@ -87,10 +88,22 @@ class Seats:
                 self.give_back(slot)
             raise
 
-    def begin(self, slot: int, pages: Sequence[int]) -> None:
-        """Let an empty slot begin with pages that are kept."""
+    def begin(self, slot: int, pages: Sequence[int], states: Snapshots | None = None) -> None:
+        """Let an empty slot begin with pages that are kept, and the state at their end. EngineError
+        where layers have states, and there are none."""
+        if states is None:
+            self._require_no_state(len(pages))
+        elif pages:
+            states.begin(slot, pages[-1])
         self._cache.begin(slot, pages)
         self._boundary.inherit(slot, len(pages) * PAGE)
+
+    def mark(self, slot: int) -> None:
+        """Remember the state of a slot where its positions fill whole pages, for texts that begin
+        with these."""
+        positions = self._boundary.filled(slot)
+        if positions % PAGE == 0:
+            self._cache.states.mark(slot, positions)
 
     def page_at(self, slot: int, position: int) -> int:
         """A page of a slot for the positions from `position` on, to be filled from outside: see
@@ -99,18 +112,28 @@ class Seats:
         return self._cache.pages_below(slot, position + PAGE)[-1]
 
     def extend(self, slot: int, positions: int) -> None:
-        """Note that the pages of so many positions were filled from outside."""
+        """Note that the pages of so many positions were filled from outside. EngineError where
+        layers have states."""
+        self._require_no_state(positions)
         self._boundary.forget(slot)
         self._boundary.inherit(slot, positions)
 
     def pretend(self, slot: int, positions: int) -> None:
-        """Let an empty slot hold so many positions, all zeros: for a pass that is only timed."""
+        """Let a slot hold so many positions, whatever is there: for a pass that is only timed."""
         self._cache.cover(slot, 0, positions)
+        self._boundary.forget(slot)
         self._boundary.inherit(slot, positions)
+
+    def _require_no_state(self, count: int) -> None:
+        if count and self.limits.stateful:
+            raise EngineError("pages of an earlier text have no state for its layers without keys and values")
 
     def fork(self, parent: int, child: int, positions: int, longest: int, *, shared: int | None = None) -> None:
         """Let an empty slot begin with the first positions of another one, and promise it its
-        pages up to `longest`, but for the `shared` ones: by default as many as these fill."""
+        pages up to `longest`, but for the `shared` ones: by default as many as these fill.
+        EngineError where the other one's state is that of more positions."""
+        if self.limits.stateful and self._boundary.filled(parent) != positions:
+            raise EngineError(f"slot {parent} has no state of {positions} positions")
         self._cache.claim(child, longest, positions // PAGE if shared is None else shared)
         self._cache.fork(parent, child, positions)
         self._boundary.inherit(child, positions)

@@ -65,6 +65,18 @@ class Attention(Table):
     VALUE_NORM: Norm
 
 
+class ConvolutionLayer(Table):
+    """The short convolution of one layer."""
+
+    COLUMNS: int
+    WIDTH: int  # rows that a row sees, its own included
+    WEIGHTS: int  # address of a row of COLUMNS float32 for each of those, the oldest one's first
+    BIAS: int  # address of a float32 for each column, from which sums start; 0: they start from 0
+    GATED: int  # 1: a row has a factor of what is convolved, one of the result, and then what is convolved
+    ACTIVATED: int  # 1: silu of the result is taken
+    PLACE: int  # bytes from the start of a slot's state to this layer's: WIDTH - 1 rows
+
+
 class ExpertLayer(Table):
     """The experts of one layer."""
 
@@ -75,6 +87,7 @@ class ExpertLayer(Table):
     GROUPS: int  # of experts with neighbouring numbers
     GROUPS_USED: int  # by each row
     LEAST: float  # that weights are divided by, which is else their sum; 0: they are not
+    ADDED: float  # to that sum
     SCALE: float  # of weights
     WEIGHTS: int  # address of a float32 for each expert that its weight is multiplied by; 0: none
     SHARED: int  # 1 where sums start from the rows at PRODUCT, which the shared expert gave
@@ -113,6 +126,7 @@ class Op(Table):
     UP: int  # bytes from gate to up within a row; 0: the network has no gate
     ATTENTION: At[Attention]
     EXPERTS: At[ExpertLayer]
+    CONVOLUTION: At[ConvolutionLayer]
     WEIGHTS: At[Weight]  # matrices, one after the other
     COUNT: int  # how many
 
@@ -164,6 +178,8 @@ class Step(Table):
     VALUES: int  # address
     PAGES: int  # address of each slot's row of int64: how many bytes behind KEYS, and VALUES, its pages begin
     PAGES_STRIDE: int  # from one slot's row to the next one's
+    STATES: int  # address of the first slot's state
+    STATES_STRIDE: int  # from one slot's state to the next one's
     # Rows that all threads share, float32: an address, and the stride.
     RESIDUAL: int
     RESIDUAL_STRIDE: int
@@ -214,6 +230,8 @@ class Step(Table):
     BUNDLES: At[Bundle]
     UNIT_COUNT: int
     UNITS: At[Unit]
+    RUN_COUNT: int
+    RUNS: At[Bundle]  # all rows of each slot, of models with states
     SPREAD: int  # 1 to split spans over threads
     APART: int  # 1 when no two bundles have the same slot
     LOGIT_COUNT: int  # rows whose logits are asked for
@@ -224,9 +242,9 @@ class Step(Table):
 
 
 KINDS = ("multiply", "attend", "expand", "activate", "add", "normalise",
-         "scale", "choose", "expand_chosen", "multiply_chosen", "combine")
+         "scale", "choose", "expand_chosen", "multiply_chosen", "combine", "convolve")
 (MULTIPLY, ATTEND, EXPAND, ACTIVATE, ADD, NORMALISE,
- SCALE, CHOOSE, EXPAND_CHOSEN, MULTIPLY_CHOSEN, COMBINE) = range(len(KINDS))
+ SCALE, CHOOSE, EXPAND_CHOSEN, MULTIPLY_CHOSEN, COMBINE, CONVOLVE) = range(len(KINDS))
 RMS_NORM, LAYER_NORM = 1, 2
 SILU, GELU, SWIGLU_OAI = 0, 1, 2
 SCORES = ("softmax", "sigmoid", "chosen")

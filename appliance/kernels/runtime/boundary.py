@@ -79,6 +79,7 @@ class BatchLimits:
     vocabulary: int
     context: int  # positions of a slot
     slots: int
+    stateful: bool = False  # whether slots have a state, which cannot go back to an earlier position
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class Boundary:
         is not there."""
         if not 0 <= slot < self.limits.slots or not 0 <= keep <= self._filled[slot]:
             raise EngineError(f"cannot keep {keep} positions of slot {slot}")
+        self._check_state(slot, keep)
         self._filled[slot] = keep
 
     def inherit(self, slot: int, positions: int) -> None:
@@ -155,6 +157,12 @@ class Boundary:
             if run.position > self._filled[run.slot]:
                 raise EngineError(f"slot {run.slot} continues at position {run.position}, "
                                   f"but holds {self._filled[run.slot]}")
+            self._check_state(run.slot, run.position)
+
+    def _check_state(self, slot: int, position: int) -> None:
+        """EngineError for a position that a state cannot go back to."""
+        if self.limits.stateful and position not in (0, self._filled[slot]):
+            raise EngineError(f"slot {slot} has the state of {self._filled[slot]} positions, not that of {position}")
 
     def done(self, batch: Batch) -> None:
         """Record that the keys and values of a batch are in the cache."""

@@ -78,7 +78,8 @@ def test_same_bits(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_guesses_change_no_answer(name: str) -> None:
-    """Sampled after a text that repeats: the same tokens and logarithms, in fewer passes where guesses are tried."""
+    """Sampled after a text that repeats: the same tokens and logarithms, in fewer passes where guesses are tried. None
+    are where layers keep a state."""
     phrase = IDS[1:13]
     sampling = Sampling(temperature=0.4, seed=4, logit_bias=dict.fromkeys(phrase[:3], 14.0), frequency_penalty=0.05,
                         top_logprobs=2)
@@ -92,7 +93,7 @@ def test_guesses_change_no_answer(name: str) -> None:
                 answers.append(list(engine.generate(request)))
                 passes.append(run.call_count)
     assert answers[0] == answers[1]
-    assert passes[1] < passes[0]
+    assert passes[1] < passes[0] or (family_models.architecture(name).stateful and passes[1] == passes[0])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -183,6 +184,10 @@ def test_any_header(family: str, data: st.DataObject) -> None:
     except (FormatError, UnsupportedError):
         return
     for layer in found.every:
+        if layer.recurrence is not None:
+            assert 0 == layer.heads == layer.kv_heads
+            assert 0 < layer.recurrence.state_floats < 1 << 23
+            continue
         assert 0 < layer.kv_heads <= layer.heads
         assert layer.heads % layer.kv_heads == 0
         assert layer.head_size in HEAD_SIZES

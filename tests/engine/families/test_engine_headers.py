@@ -23,12 +23,13 @@ STATE = "keep a state in place of keys and values"
 VERDICTS: dict[str, str | None] = {
     **dict.fromkeys((
         "command-r7b-cohere2", "ernie-4.5-0.3b", "exaone-4.0-1.2b", "falcon-40b", "gemma-3-27b-it",
-        "gemma-4-12b-it-unified", "gemma-4-26b-a4b", "gpt-oss-20b", "granite-4.0-micro-dense", "ministral-3-8b",
+        "gemma-4-12b-it-unified", "gemma-4-26b-a4b", "gpt-oss-20b", "granite-4.0-micro-dense", "lfm2.5-1.2b",
+        "ministral-3-8b",
         "mixtral-llama-moe", "olmo-3-7b", "olmo-3-new-style-rope-parameters", "phi-4-mini",
         "qwen2.5-7b-with-yarn-128k", "qwen3-30b-a3b", "qwen3-embedding-0.6b", "qwen3-vl-2b-text", "seedoss-36b",
         "smollm3-3b")),
     "bge-e5-bert": "makes embeddings", "gemma-2-9b": "attn_logit_softcapping", "granite-4.0-h-tiny": STATE,
-    "hunyuan-dense-7b": "normalised after they are turned", "lfm2.5-1.2b": STATE, "qwen3.6-27b-3.5-9b-qwen35": STATE,
+    "hunyuan-dense-7b": "normalised after they are turned", "qwen3.6-27b-3.5-9b-qwen35": STATE,
 }
 
 

@@ -14,14 +14,17 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
+from appliance.engine.families import header
+from appliance.engine.families.table import FAMILIES
 from examples import plain_engine
 from tests.goldens.make_transformers_goldens import FORMATS, KEPT, LONG, MODELS, TOKENS
-from tests.support import family_models, mixture_models
+from tests.support import family_models, lfm2_models, mixture_models
 from tests.support.engines import kernels, opened
 from tests.support.logits import logits_of
 
 GOLDENS = np.load(Path(__file__).parents[2] / "goldens/transformers.npz")
 MIXTURES = np.load(Path(__file__).parents[2] / "goldens/mixtures.npz")
+CONVOLVED = np.load(Path(__file__).parents[2] / "goldens/lfm2.npz")
 TOLERANCE, CLOSE = 1 / 250, 1 / 1000
 SHORT = TOKENS[:KEPT[-1] + 1]
 # Keys that an option of a mixture stands for, as another model of its family has them.
@@ -62,6 +65,36 @@ def test_the_publishers_mixtures(name: str) -> None:
                           found.view(np.uint32))
     assert np.abs(expected - found[list(KEPT)]).max() <= CLOSE * expected.std()
     assert np.array_equal(expected.argmax(axis=1), found[list(KEPT)].argmax(axis=1))
+
+
+@pytest.mark.parametrize("name", lfm2_models.MODELS)
+def test_the_publishers_convolutions(name: str) -> None:
+    """Within the tolerance of mixtures, and the plain engine's bits."""
+    data, expected = lfm2_models.model(name), CONVOLVED[name]
+    found = _logits(data, SHORT)
+    assert np.array_equal(plain_engine.Model(data, "f16", family_models.CONTEXT).logits(SHORT).view(np.uint32),
+                          found.view(np.uint32))
+    assert np.abs(expected - found[list(KEPT)]).max() <= CLOSE * expected.std()
+    assert np.array_equal(expected.argmax(axis=1), found[list(KEPT)].argmax(axis=1))
+
+
+@pytest.mark.parametrize("name", ["lfm2", "lfm2moe.sums", "lfm2moe.improbable"])
+def test_the_comparison_sees_a_convolution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with another option is far from the golden: weights in the order of time, weights of experts that are
+    not normalised, and a sum to which nothing is added."""
+    row = lfm2_models.MODELS[name]
+    if name == "lfm2":
+        values = lfm2_models.values
+        monkeypatch.setattr(lfm2_models, "values", lambda of, tensor, shape: values(of, tensor, shape)[
+            ..., ::-1 if "conv.weight" in tensor else 1])
+    elif name == "lfm2moe.sums":
+        monkeypatch.setitem(lfm2_models.MODELS, name, replace(row, header={**row.header, "expert_weights_norm": True}))
+    else:
+        card = FAMILIES["lfm2moe"]
+        monkeypatch.setattr(header, "FAMILIES", {**FAMILIES, "lfm2moe": replace(
+            card, experts=replace(card.experts, added=0.0))})
+    found = _logits(lfm2_models.model.__wrapped__(name), SHORT)[list(KEPT)]
+    assert np.abs(CONVOLVED[name] - found).max() > 10 * TOLERANCE * found.std()
 
 
 @pytest.mark.parametrize("name", OTHERS)

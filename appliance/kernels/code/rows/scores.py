@@ -170,6 +170,7 @@ def weigh(experts: ExpertLayer, scores: int, choices: Choice, weights: int) -> N
     total = get_f32(weights)
     for index in range(1, used):
         total = total + get_f32(weights + 4 * index)
+    total = total + experts.ADDED
     total = experts.LEAST if total < experts.LEAST else total
     for index in range(used):
         weight = get_f32(weights + 4 * index)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from appliance.kernels.code.rows.activation import activate, add_vector, finish_vector
 from appliance.kernels.code.rows.norm import normalise
 from appliance.kernels.code.step.attention import attend_rows, private
+from appliance.kernels.code.step.convolution import convolve_rows
 from appliance.kernels.code.step.experts import (
     choose_rows,
     combine_rows,
@@ -53,6 +54,7 @@ from appliance.kernels.layouts.step import (
     ATTEND,
     CHOOSE,
     COMBINE,
+    CONVOLVE,
     EXPAND,
     EXPAND_CHOSEN,
     MULTIPLY,
@@ -262,8 +264,10 @@ def run(step: Step, op: Op, rows: int, thread: int) -> None:
         add_rows(step, op, rows, thread)
     elif kind == NORMALISE:
         normalise_rows(step, op, rows, thread)
-    else:
+    elif kind < CONVOLVE:
         run_experts(step, op, rows, thread)
+    else:
+        convolve_rows(step, op, thread)
 
 
 @kernel("step", "void(i8,i8,i8)")
