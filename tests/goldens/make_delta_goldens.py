@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from tests.goldens import make_mixture_goldens as mixtures
-from tests.goldens import make_transformers_goldens as dense
 from tests.goldens.make_transformers_goldens import Arrays, Config, Family, Header, partial, rope
 
 KEPT = (0, 1, 2, 3, 7, 24, 39, 63, 64, 65, 127, 128, 140)
@@ -29,10 +28,10 @@ def _grouped(weights: Arrays, config: Config) -> None:
     keys, size = config["linear_num_key_heads"], config["linear_key_head_dim"]
     ratio = config["linear_num_value_heads"] // keys
     for name, value in weights.items():
-        rest = value[:2 * keys * size] if "attn_qkv" in name or "ssm_conv1d" in name else value[:0]
+        mixed = "attn_qkv" in name or "ssm_conv1d" in name
+        rest = value[:2 * keys * size] if mixed else value[:0]
         own = value[len(rest):]
-        if "attn_qkv" in name and len(own) or any(part in name for part in (
-                "attn_gate", "ssm_conv1d", "ssm_dt", "ssm_a", "ssm_beta")):
+        if len(rest) or any(part in name for part in ("attn_gate", "ssm_dt", "ssm_a", "ssm_beta")):
             turned = own.reshape(ratio, keys, -1, *own.shape[1:]).swapaxes(0, 1).reshape(own.shape)
             weights[name] = np.concatenate([rest, turned])
         elif "ssm_out" in name:
