@@ -125,8 +125,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen35": {**DELTA, "attention.head_count": 4},
     "qwen35.shared": {**DELTA, "full_attention_interval": 4, "ssm.group_count": 1, "ssm.time_step_rank": 3,
                       "ssm.state_size": 64, "ssm.inner_size": 192},
-    "qwen35moe": {**MIXTURE, **DELTA, "expert_shared_feed_forward_length": 64, "block_count": 5,
-                  "nextn_predict_layers": 1, "feed_forward_length": None},
+    "qwen35moe": {**MIXTURE, **DELTA, "expert_shared_feed_forward_length": 64},
+    "qwen35moe.guessing": {**MIXTURE, **DELTA, "expert_shared_feed_forward_length": 64, "block_count": 5,
+                           "nextn_predict_layers": 1, "feed_forward_length": None},
     "qwen3next": {**MIXTURE, **DELTA, "expert_shared_feed_forward_length": 64, "rope.dimension_sections": None},
     # As the converter writes Granite 4 without experts and states.
     "granite.four": {"embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1,
