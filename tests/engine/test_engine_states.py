@@ -204,23 +204,23 @@ def _keeping(nbytes: int = 1 << 20, tenants: tuple[str, ...] = ("a", "b"), **opt
         assert not engine._cache._memory.view("u1").any()
 
 
-@pytest.mark.parametrize("rows", [512, 48])
-def test_a_kept_text_has_its_state(rows: int) -> None:
+@pytest.mark.parametrize(("name", "rows"), [("lfm2", 512), ("lfm2", 48), ("qwen35", 48)])
+def test_a_kept_text_has_its_state(name: str, rows: int) -> None:
     """A chat's next turn begins at the last page of the turn before, answer included. Texts with another end find what
     they share once two parted there. Answers are those of an engine that keeps nothing."""
     turns = [IDS[:75]]
-    with _keeping(rows=rows) as (engine, scheduler):
+    with _keeping(name=name, rows=rows) as (engine, scheduler):
         for expected in (0, 64, 128):
             found, answer = _kept(scheduler, turns[-1])
             assert expected == found
-            assert _alone("lfm2", [_request(9, turns[-1], 40)]) == [answer]
+            assert _alone(name, [_request(9, turns[-1], 40)]) == [answer]
             turns.append([*turns[-1], *answer, *IDS[90:100]])
-        assert (128, _alone("lfm2", [_request(9, turns[2][:150], 5)])) == (
+        assert (128, _alone(name, [_request(9, turns[2][:150], 5)])) == (
             (cached := _kept(scheduler, turns[2][:150], 5))[0], [cached[1]])
         others = [[*turns[0][:70], *IDS[start:start + 50]] for start in (3, 30, 60)]
         found = [_kept(scheduler, each, 3) for each in others]
         assert [64, 64, 64] == [cached for cached, _ in found]
-        assert _alone("lfm2", [_request(9, each, 3) for each in others]) == [answer for _, answer in found]
+        assert _alone(name, [_request(9, each, 3) for each in others]) == [answer for _, answer in found]
         assert 0 == _kept(scheduler, turns[0], tenant="b")[0]
         assert engine.keeps_prefixes
 
