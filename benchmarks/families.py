@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from appliance.cli import numbers
+from appliance.engine.families.tensors import is_vector
 from benchmarks import peer as peers
 from benchmarks.models import Type, blocks
 from benchmarks.own_server import Own
@@ -37,11 +38,18 @@ PHI2 = {"embedding_length": 2560, "feed_forward_length": 10240, "block_count": 3
         "attention.head_count_kv": 32, "attention.key_length": 80, "attention.value_length": 80,
         "rope.dimension_count": 32, "context_length": CONTEXT, "vocab_size": 51200}
 
+# Eight layers of Qwen3.5-4B.
+QWEN35 = {"embedding_length": 2560, "feed_forward_length": 9216, "block_count": 8, "attention.head_count": 16,
+          "attention.head_count_kv": 4, "attention.key_length": 256, "attention.value_length": 256,
+          "rope.dimension_count": 64, "rope.dimension_sections": [11, 11, 10, 0], "rope.freq_base": 1e7,
+          "full_attention_interval": 4, "ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 16,
+          "ssm.time_step_rank": 32, "ssm.inner_size": 4096, "context_length": CONTEXT, "vocab_size": VOCABULARY}
+
 
 def _header(name: str) -> dict[str, Any]:
     """The test model's own header with larger dimensions; a part of a head stays that part."""
-    if name == "phi2.own":
-        return PHI2
+    if name in ("phi2.own", "qwen35.own"):
+        return PHI2 if name == "phi2.own" else QWEN35
     own = family_models.MODELS[name]
     heads = own.get("attention.head_count", 6)
     groups = own.get("attention.head_count_kv", 2)
@@ -72,7 +80,7 @@ def make(name: str, work: Path) -> Path:
     random = np.random.default_rng(1)
     tensors = []
     for tensor, shape in family_models._shapes(name).items():
-        if len(shape) == 1 or tensor == "position_embd.weight":
+        if is_vector(tensor, shape) or tensor == "position_embd.weight":
             values = family_models._vector(tensor, shape, random)
             tensors.append(Tensor(tensor, 0, shape[::-1], values.astype(np.float32).tobytes()))
             continue
@@ -136,7 +144,8 @@ def main() -> int:
     """Measure; 1 when some row is slower than llama.cpp's."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="families of the tests' table, with :TYPE for "
-                        "other blocks than Q4_K; or phi2.own alone, of phi-2's dimensions; default: all")
+                        "other blocks than Q4_K; or phi2.own alone, of phi-2's dimensions, or qwen35.own, eight layers "
+                        "of Qwen3.5-4B; default: all")
     parser.add_argument("--rounds", type=numbers.whole(1, 1000), default=5, help="default: %(default)s")
     parser.add_argument("--target", help="our kernels' target, such as avx2: the wheel's library has no AVX-512")
     parser.add_argument("--threads", type=numbers.whole(1, 256), default=1,

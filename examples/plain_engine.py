@@ -164,6 +164,7 @@ def fma(x: Array, y: Array, z: Any) -> Array:
     return np.asarray(total, F32)
 
 
+LOG2E = math.log2(math.e)
 POWER = [F32(c) for c in (0.6931471824645996, 0.24022647738456726, 0.055503323674201965, 0.009618437848985195,
                           0.0013398875016719103, 0.0001535333867650479)]
 
@@ -177,6 +178,16 @@ def exp2(x: Array) -> Array:
     for coefficient in [*POWER[-2::-1], F32(1)]:
         total = fma(total, rest, coefficient)
     return np.asarray(np.ldexp(total, whole.astype(int)), F32)
+
+
+def softplus(x: Array) -> Array:
+    """ln(1 + e^x)."""
+    power = exp2(np.abs(x) * F32(-LOG2E))
+    ratio = power / (power + F32(2))
+    square, series = ratio * ratio, np.full_like(x, F32(1 / 15))
+    for n in (13, 11, 9, 7, 5, 3, 1):
+        series = fma(series, square, F32(1 / n))
+    return np.asarray(np.maximum(x, F32(0)) + (ratio + ratio) * series)
 
 
 def fold(x: Array) -> Array:
@@ -373,7 +384,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "head_norm": None, "value_norm": False, "yarn_whole": True, "switch": None, "activation": "silu",
         "gated": True, "fused": False, "feed_forward_norm": "ffn_norm", "embedding_scale": False,
         "query_scale": None, "logit_scale": None, "recurrent": None, "output_norm": "output_norm",
-        "experts": ("softmax", True, 1e-20, 0.0)},
+        "output_gate": False, "experts": ("softmax", True, 1e-20, 0.0)},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
     "qwen3moe": {"layers": (HALVES,), "head_norm": "head"},
@@ -421,9 +432,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "lfm2": {"layers": (HALVES,), "head_norm": "head", "recurrent": "convolution", "output_norm": "token_embd_norm"},
     "lfm2moe": {"layers": (HALVES,), "head_norm": "head", "recurrent": "convolution",
         "output_norm": "token_embd_norm", "experts": ("sigmoid", True, 1e-20, 1e-06)},
+    "qwen35": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head",
+        "feed_forward_norm": "post_attention_norm", "recurrent": "delta", "output_gate": True},
+    "qwen35moe": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head",
+        "feed_forward_norm": "post_attention_norm", "recurrent": "delta", "output_gate": True},
+    "qwen3next": {"layers": (HALVES,), "head_norm": "head", "feed_forward_norm": "post_attention_norm",
+        "recurrent": "delta", "output_gate": True},
 }
 # cards: end
-LOG2E = math.log2(math.e)
 
 
 def summed(x: Array, y: Array | None = None) -> Array:
@@ -506,6 +522,32 @@ def clamped(gate: Array, up: Array) -> Array:
     return np.asarray(gate / (exp2(gate * F32(-1.702 * LOG2E)) + F32(1)) * (up + F32(1)))
 
 
+def silu(x: Array) -> Array:
+    """x / (1 + e^-x)."""
+    return np.asarray(x / (exp2(x * F32(-LOG2E)) + F32(1)))
+
+
+def unit(x: Array) -> Array:
+    """Rows x (..., D) of length 1."""
+    squares = summed(x.reshape(-1, x.shape[-1]), x.reshape(-1, x.shape[-1])).reshape(x.shape[:-1])
+    return np.asarray(x * (F32(1) / np.sqrt(squares + F32(1e-6)))[..., None])
+
+
+def delta_rule(query: Array, key: Array, value: Array, keep: Array, rate: Array, state: Array) -> Array:
+    """Results (T, N, V) of heads by their states (N, D, V), which change at each token. Queries and
+    keys are (T, N, D), values (T, N, V); `keep` and `rate` (T, N) are how much of a state stays,
+    and how much of an error goes into it."""
+    out = np.empty_like(value)
+    for t in range(len(query)):
+        stays, found = keep[t][:, None], np.zeros((2, *state[:, 0].shape), F32)
+        for i in range(state.shape[1]):
+            found = fma(state[:, i], np.stack([key[t, :, i], query[t, :, i]])[:, :, None], found)
+        error = (value[t] - found[0] * stays) * rate[t][:, None]
+        out[t] = fma(summed(key[t], query[t])[:, None], error, found[1] * stays)
+        state[:] = fma(key[t][:, :, None], error[:, None], state * stays[:, :, None])
+    return out
+
+
 class Model:
     """A model of one of the families, and the keys and values of one sequence."""
 
@@ -526,6 +568,7 @@ class Model:
         self.layers = self.meta("block_count") - self.meta("nextn_predict_layers", 0)
         self.width, self.position = self.meta("embedding_length"), 0
         self.epsilon = F32(self.meta(f"attention.layer_norm{'_rms' if self.card['norm'] == 'rms' else ''}_epsilon"))
+        self.states: dict[int, Array] = {}  # by layer
         self.past: dict[int, list[Array]] = {}  # by layer: keys, their scales, values, their scales; or its state
 
     def meta(self, key: str, default: Any = None, layer: int | None = None) -> Any:
@@ -607,7 +650,7 @@ class Model:
         rows, heads = len(x), self.meta("attention.head_count", None, layer)
         window, ending = self.kind(layer)[3:]
         size = self.meta(f"attention.key_length{ending}", self.width // heads)
-        q, k = heads * size, self.meta("attention.head_count_kv", heads, layer) * size
+        q, k = heads * size * (1 + self.card["output_gate"]), self.meta("attention.head_count_kv", heads, layer) * size
         name = f"blk.{layer}.attn_"
         if self.has(f"{name}qkv.weight"):
             query, key, value = np.split(self.project(layer, "attn_qkv", x), [q, q + k], axis=1)
@@ -616,6 +659,8 @@ class Model:
             value = self.project(layer, "attn_v", x) if self.has(f"{name}v.weight") else key
         if self.card["head_norm"] == "row":
             query, key = self.normed(f"{name}q_norm", query), self.normed(f"{name}k_norm", key)
+        if self.card["output_gate"]:
+            query, gate = np.split(query.reshape(rows, heads, -1), 2, axis=2)
         if self.card["value_norm"]:
             value = norm(value.reshape(-1, size), np.ones(size, F32), self.epsilon)
         query, key, value = (part.reshape(rows, -1, size) for part in (query, key, value))
@@ -626,7 +671,8 @@ class Model:
         self.past[layer] = new
         seen = self.meta("attention.sliding_window", 0) if window else 0
         sinks = self.vector(f"{name}sinks.weight") if self.has(f"{name}sinks.weight") else None
-        return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen, sinks).reshape(rows, -1)
+        found = attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen, sinks)
+        return (found * sigmoid(gate) if self.card["output_gate"] else found).reshape(rows, -1)
 
     def convolved(self, layer: int, part: str, x: Array) -> Array:
         """Sums (T, C) over each row of x (T, C) and the ones before it, column by column. The rows
@@ -645,6 +691,32 @@ class Model:
         """The result for normalised rows x (T, C), in place of attention's."""
         before, behind, x = np.split(self.project(layer, "shortconv.in_proj", x), 3, axis=1)
         return behind * self.convolved(layer, "shortconv.conv", before * x)
+
+    def delta(self, layer: int, x: Array) -> Array:
+        """The delta rule for normalised rows x (T, C), in place of attention."""
+        size, keys, heads = (self.meta(f"ssm.{key}") for key in ("state_size", "group_count", "time_step_rank"))
+        mixed = silu(self.convolved(layer, "ssm_conv1d", self.project(layer, "attn_qkv", x)))
+        query, key, value = np.split(mixed.reshape(len(x), -1, size), [keys, 2 * keys], axis=1)
+        if self.has(f"blk.{layer}.ssm_ba.weight"):  # value heads with the same keys lie together
+            both = self.project(layer, "ssm_ba", x).reshape(len(x), keys, 2, -1)
+            rate, pace = both[:, :, 0].reshape(len(x), -1), both[:, :, 1].reshape(len(x), -1)
+            own = np.arange(heads) * keys // heads
+        else:
+            rate, pace = self.project(layer, "ssm_beta", x), self.project(layer, "ssm_alpha", x)
+            own = np.arange(heads) % keys
+        start, decay, scale = (self.vector(f"blk.{layer}.ssm_{part}") for part in ("dt.bias", "a", "norm.weight"))
+        keep, state = exp2(softplus(pace + start) * decay * F32(LOG2E)), np.zeros((heads, size, size), F32)
+        out = delta_rule(unit(query[:, own]) * F32(size**-0.5), unit(key[:, own]), value, keep, sigmoid(rate),
+                         self.states.setdefault(layer, state))
+        out = norm(out.reshape(-1, size), scale, self.epsilon).reshape(len(x), -1)
+        return out * silu(self.project(layer, "attn_gate", x))
+
+    def mixer(self, layer: int) -> tuple[Callable[[int, Array], Array], str]:
+        """The part of a layer that looks at earlier rows, and the matrix behind it."""
+        if self.has(f"blk.{layer}.attn_output.weight"):
+            return self.attention, "attn_output"
+        return {"convolution": (self.short_convolution, "shortconv.out_proj"),
+                "delta": (self.delta, "ssm_out")}[self.card["recurrent"]]
 
     def feed_forward(self, layer: int, x: Array, ending: str = "", expert: int | None = None) -> Array:
         """The hidden rows for normalised rows x (T, C): activation(gate) * up, or activation(up).
@@ -722,11 +794,8 @@ class Model:
         """The residual rows x (T, C) after a layer."""
         name, topology = f"blk.{layer}.", self.card["topology"]
         first = "attn_norm_2" if self.has(f"{name}attn_norm_2.weight") else "attn_norm"
-        normed, output = x if topology == "post" else self.normed(name + first, x), "attn_output"
-        if self.card["recurrent"] and not self.meta("attention.head_count_kv", None, layer):
-            seen, output = self.short_convolution(layer, normed), "shortconv.out_proj"
-        else:
-            seen = self.attention(layer, normed)
+        mix, output = self.mixer(layer)
+        seen = mix(layer, x if topology == "post" else self.normed(name + first, x))
         if topology == "parallel":
             hidden = self.feed_forward(layer, self.normed(f"{name}attn_norm", x))
         x = self.added(layer, output, seen, x, "post_attention_norm")

@@ -86,10 +86,10 @@ def test_check_looks_where_it_is_told(tmp_path: Path, tiny_model: Path, capsys: 
     assert f"{policy}: valid, schema 1; this version boots it\n" == capsys.readouterr().out
     other = tmp_path / "other"
     other.mkdir()
-    (other / tiny_model.name).write_bytes(UNFIT["qwen35"][0])
+    (other / tiny_model.name).write_bytes(UNFIT["kimi-linear"][0])
     assert 0 == main(["check", str(policy), "--models", str(other)])
     said = capsys.readouterr().out
-    assert "architecture is qwen35" in said
+    assert "architecture is kimi-linear" in said
     assert (f"{policy}: valid, schema 1 (1 warning); this version boots it, but not with 1 of the model files that are "
             "here") == said.splitlines()[0]
 
@@ -117,7 +117,8 @@ def test_the_boot_says_so_first(name: str, tmp_path: Path) -> None:
     assert "memory:" not in caught.value.summary
 
 
-@pytest.mark.parametrize("name", ["qwen35", "adapter", "second of two parts", "heads of 100", "qwen35 cut short"])
+@pytest.mark.parametrize("name", [
+    "kimi-linear", "adapter", "second of two parts", "heads of 100", "kimi-linear cut short"])
 def test_infer_says_so_first(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is compiled or loaded for a file that cannot run."""
     data, words = ALL[name]
@@ -143,13 +144,13 @@ def test_draft_models_are_looked_at_too(tmp_path: Path, tiny_model: Path, capsys
 def test_sealed_files_are_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Sealing a file that cannot run says so before the work; inspecting and pinning the sealed one say it again."""
     path, out, key = (str(tmp_path / name) for name in ("m.gguf", "m.sealed", "k"))
-    Path(path).write_bytes(UNFIT["qwen35"][0])
+    Path(path).write_bytes(UNFIT["kimi-linear"][0])
     assert 0 == main(["model", "key", key])
     for words in (["seal", path, "-o", out, "--key", key], ["pin", out], ["inspect", out]):
         capsys.readouterr()
         assert 0 == main(["model", *words])
         output = capsys.readouterr()
-        assert "architecture is qwen35" in (output.out if words[0] == "inspect" else output.err)
+        assert "architecture is kimi-linear" in (output.out if words[0] == "inspect" else output.err)
 
 
 def test_a_model_that_runs(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

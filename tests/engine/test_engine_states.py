@@ -22,7 +22,8 @@ from tests.support import family_models
 from tests.support.engines import kernels, opened
 from tests.support.logits import logits_of
 
-MODELS = ("lfm2", "lfm2moe")
+MODELS = ("lfm2", "lfm2moe", "qwen35", "qwen3next")
+KINDS = ("lfm2", "qwen35")
 IDS = [1, *np.random.default_rng(7).integers(3, family_models.VOCABULARY, 139).tolist()]
 
 
@@ -61,11 +62,12 @@ def test_company_changes_nothing(name: str) -> None:
     assert _alone(name, requests) == [[advance.token for advance in answer] for answer in answers]
 
 
-def test_several_answers_to_a_prompt() -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_several_answers_to_a_prompt(name: str) -> None:
     """Each has the tokens that it has alone."""
     requests = [GenerationRequest(IDS[:80], 12, Sampling(seed=seed, temperature=0.8), ignore_end=True, choice=seed)
                 for seed in range(3)]
-    with running() as engine:
+    with running(name) as engine:
         scheduler, tokens = Scheduler(engine), {}
 
         def note(advance: Any) -> None:
@@ -73,13 +75,14 @@ def test_several_answers_to_a_prompt() -> None:
                 tokens.setdefault(choice, []).append(advance.token)
         assert scheduler.submit(requests[0], "t", note, more=requests[1:]).wait(60)
         scheduler.close()
-    assert _alone("lfm2", requests) == [tokens[choice] for choice in range(3)]
+    assert _alone(name, requests) == [tokens[choice] for choice in range(3)]
 
 
-def test_a_beam_search_copies_states() -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_a_beam_search_copies_states(name: str) -> None:
     """Its texts are those of a search whose texts are each read from their beginning."""
     width, tokens, prompt = 3, 8, tuple(IDS[:70])
-    with running(slots=6) as engine:
+    with running(name, slots=6) as engine:
         def best(answer: tuple[int, ...]) -> list[tuple[int, float]]:
             sampling = Sampling(temperature=0.0, top_logprobs=2 * width)
             [advance] = engine.generate(GenerationRequest((*prompt, *answer), 1, sampling, ignore_end=True))
@@ -99,9 +102,10 @@ def test_a_beam_search_copies_states() -> None:
         assert not _states(engine).any()
 
 
-def test_a_context_that_is_full_is_read_again() -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_a_context_that_is_full_is_read_again(name: str) -> None:
     """After its older half was dropped, logits are those of a prompt of what stayed."""
-    with running(slots=1) as engine:
+    with running(name, slots=1) as engine:
         batcher, rows = engine.acquire(), []
         one = batcher.add(engine.generation(GenerationRequest(IDS, 150, Sampling(seed=3, temperature=0.9),
                                                               ignore_end=True, shift_keep=1)))
@@ -140,9 +144,10 @@ def test_passes_of_one_size() -> None:
         assert [advance.token for advance in engine.generate(_request())] == _alone("lfm2", [_request()])[0]
 
 
-def test_a_state_does_not_go_back() -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_a_state_does_not_go_back(name: str) -> None:
     """Positions continue the state, or begin anew, with the bits of an empty slot."""
-    with running(slots=2) as engine:
+    with running(name, slots=2) as engine:
         forward, seats = engine._forward, engine._batcher.seats
         with seats.claim([180, 180]) as slots:
             one, other = slots
@@ -157,9 +162,10 @@ def test_a_state_does_not_go_back() -> None:
         assert np.array_equal(first, forward.run(IDS[:40], range(40), [one] * 40, [39]))
 
 
-def test_a_fork_has_the_state() -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_a_fork_has_the_state(name: str) -> None:
     """It goes on as the other one does; and each is wiped with its text."""
-    with running(slots=3) as engine:
+    with running(name, slots=3) as engine:
         forward, seats, states = engine._forward, engine._batcher.seats, _states(engine).reshape(3, -1)
         expected = logits_of(engine, IDS[:75], last=1)
         assert not states.any()
@@ -198,23 +204,23 @@ def _keeping(nbytes: int = 1 << 20, tenants: tuple[str, ...] = ("a", "b"), **opt
         assert not engine._cache._memory.view("u1").any()
 
 
-@pytest.mark.parametrize("rows", [512, 48])
-def test_a_kept_text_has_its_state(rows: int) -> None:
+@pytest.mark.parametrize(("name", "rows"), [("lfm2", 512), ("lfm2", 48), ("qwen35", 48)])
+def test_a_kept_text_has_its_state(name: str, rows: int) -> None:
     """A chat's next turn begins at the last page of the turn before, answer included. Texts with another end find what
     they share once two parted there. Answers are those of an engine that keeps nothing."""
     turns = [IDS[:75]]
-    with _keeping(rows=rows) as (engine, scheduler):
+    with _keeping(name=name, rows=rows) as (engine, scheduler):
         for expected in (0, 64, 128):
             found, answer = _kept(scheduler, turns[-1])
             assert expected == found
-            assert _alone("lfm2", [_request(9, turns[-1], 40)]) == [answer]
+            assert _alone(name, [_request(9, turns[-1], 40)]) == [answer]
             turns.append([*turns[-1], *answer, *IDS[90:100]])
-        assert (128, _alone("lfm2", [_request(9, turns[2][:150], 5)])) == (
+        assert (128, _alone(name, [_request(9, turns[2][:150], 5)])) == (
             (cached := _kept(scheduler, turns[2][:150], 5))[0], [cached[1]])
         others = [[*turns[0][:70], *IDS[start:start + 50]] for start in (3, 30, 60)]
         found = [_kept(scheduler, each, 3) for each in others]
         assert [64, 64, 64] == [cached for cached, _ in found]
-        assert _alone("lfm2", [_request(9, each, 3) for each in others]) == [answer for _, answer in found]
+        assert _alone(name, [_request(9, each, 3) for each in others]) == [answer for _, answer in found]
         assert 0 == _kept(scheduler, turns[0], tenant="b")[0]
         assert engine.keeps_prefixes
 

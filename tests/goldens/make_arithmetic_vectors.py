@@ -138,6 +138,22 @@ def attention(kind: str) -> dict[str, Any]:
             "y": bits(plain_engine.attend(query, keys, values, kind))}
 
 
+def softplus() -> dict[str, Any]:
+    """Of numbers on either side of 0."""
+    x = labelled("softplus", 100) * np.float32(30)
+    return {"x": bits(x), "y": bits(plain_engine.softplus(x))}
+
+
+def delta() -> dict[str, Any]:
+    """Outputs of two heads of a gated delta rule, of five rows from position 0 on."""
+    query, key, value = (labelled(f"delta {part}", 5, 2, 32) for part in ("queries", "keys", "values"))
+    keep, rate = ((labelled(f"delta {part}", 5, 2) + np.float32(1)) / np.float32(2) for part in ("keep", "rate"))
+    y = plain_engine.delta_rule(plain_engine.unit(query) * np.float32(32**-0.5), plain_engine.unit(key), value, keep,
+                                rate, np.zeros((2, 32, 32), np.float32))
+    return {"queries": "delta queries", "keys": "delta keys", "values": "delta values", "keep": "delta keep",
+            "rate": "delta rate", "y": bits(y)}
+
+
 def functions() -> dict[str, Any]:
     """Exponentials, their sum, and logarithms, of binary64 numbers."""
     x = labelled("exp", 600).astype(np.float64) * 30
@@ -176,7 +192,9 @@ def vectors() -> dict[str, Any]:
         "functions": functions(),
         "choices": [choice(index, given) for index, given in enumerate(CHOICES)],
         "chains": [choice(index, given) for index, given in enumerate(CHAINS)],
-        "guided": [choice(index, given) for index, given in enumerate(GUIDED)]}
+        "guided": [choice(index, given) for index, given in enumerate(GUIDED)],
+        "softplus": softplus(),
+        "delta": delta()}
 
 
 if __name__ == "__main__":

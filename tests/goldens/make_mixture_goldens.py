@@ -12,7 +12,7 @@ would choose others, and nothing could be compared. Give it another seed then.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ CLEAR = 0.002
 """The least distance of the last score that is chosen from the first that is not, in parts of it."""
 
 
-def _beside(weights: Arrays, config: Config) -> None:
+def beside(weights: Arrays, config: Config) -> None:
     """Of most: rows of gate and of up are one matrix, and so are those of shared experts where they are written so."""
     _left_out(weights, config)
     for name in [name for name in weights if "ffn_gate_exps.weight" in name]:
@@ -44,7 +44,7 @@ def _left_out(weights: Arrays, config: Config) -> None:
 def _turned(weights: Arrays, config: Config) -> None:
     """Of Mixtral and Granite, whose queries and keys the converter turns."""
     dense.turns(weights, config)
-    _beside(weights, config)
+    beside(weights, config)
     for name in [name for name in weights if "ffn_gate_shexp" in name]:
         up = weights.pop(name.replace("gate", "up"))
         weights[name.replace("gate", "gate_up")] = np.concatenate([weights.pop(name), up])
@@ -63,10 +63,10 @@ def _in_turns(weights: Arrays, config: Config) -> None:
 def _of_glm(weights: Arrays, config: Config) -> None:
     """Of GLM, whose larger models have norms of heads."""
     config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in weights
-    _beside(weights, config)
+    beside(weights, config)
 
 
-def _counts(get: Header, **more: Any) -> Config:
+def counts(get: Header, **more: Any) -> Config:
     """The keys that families name alike."""
     count, inner = get("expert_count"), get("expert_feed_forward_length")
     return {"num_experts": count, "num_local_experts": count, "num_experts_per_tok": get("expert_used_count"),
@@ -74,30 +74,30 @@ def _counts(get: Header, **more: Any) -> Config:
 
 
 FAMILIES: dict[str, Family] = {
-    "llama": ("Mixtral", _turned, lambda get, n: _counts(get, **rope(get))),
-    "qwen2moe": ("Qwen2Moe", _beside, lambda get, n: _counts(
+    "llama": ("Mixtral", _turned, lambda get, n: counts(get, **rope(get))),
+    "qwen2moe": ("Qwen2Moe", beside, lambda get, n: counts(
         get, **rope(get), norm_topk_prob=get("expert_weights_norm", False),
         shared_expert_intermediate_size=get("expert_shared_feed_forward_length"))),
-    "qwen3moe": ("Qwen3Moe", _beside, lambda get, n: _counts(
+    "qwen3moe": ("Qwen3Moe", beside, lambda get, n: counts(
         get, **rope(get), norm_topk_prob=get("expert_weights_norm", True))),
-    "qwen3vlmoe": ("Qwen3VLMoe", _beside, lambda get, n: _counts(
+    "qwen3vlmoe": ("Qwen3VLMoe", beside, lambda get, n: counts(
         get, **rope(get, mrope_section=get("rope.dimension_sections")[:3], mrope_interleaved=True))),
-    "gpt-oss": ("GptOss", _in_turns, lambda get, n: _counts(
+    "gpt-oss": ("GptOss", _in_turns, lambda get, n: counts(
         get, **rope(get, **yarn(get), beta_fast=32.0, beta_slow=1.0, truncate=False),
         sliding_window=get("attention.sliding_window"), intermediate_size=get("expert_feed_forward_length"))),
-    "gemma4": ("Gemma4", nothing, lambda get, n: _counts(
+    "gemma4": ("Gemma4", nothing, lambda get, n: counts(
         get, **dense.FAMILIES["gemma4"][2](get, n), enable_moe_block=True, top_k_experts=get("expert_used_count"))),
-    "granitemoe": ("GraniteMoeShared", _turned, lambda get, n: _counts(
+    "granitemoe": ("GraniteMoeShared", _turned, lambda get, n: counts(
         get, **dense.FAMILIES["granite"][2](get, n),
         shared_intermediate_size=get("expert_shared_feed_forward_length", 0))),
-    "olmoe": ("Olmoe", _beside, lambda get, n: _counts(get, **rope(get), norm_topk_prob=False)),
-    "glm4moe": ("Glm4Moe", _of_glm, lambda get, n: _counts(
+    "olmoe": ("Olmoe", beside, lambda get, n: counts(get, **rope(get), norm_topk_prob=False)),
+    "glm4moe": ("Glm4Moe", _of_glm, lambda get, n: counts(
         get, **rope(get, partial_rotary_factor=partial(get)), attention_bias=True,
         num_hidden_layers=n - get("nextn_predict_layers", 0), n_routed_experts=get("expert_count"),
         n_shared_experts=get("expert_shared_count"), routed_scaling_factor=get("expert_weights_scale"),
         norm_topk_prob=get("expert_weights_norm"), n_group=get("expert_group_count"),
         topk_group=get("expert_group_used_count"), first_k_dense_replace=get("leading_dense_block_count"))),
-    "ernie4_5-moe": ("Ernie4_5_Moe", _beside, lambda get, n: _counts(
+    "ernie4_5-moe": ("Ernie4_5_Moe", beside, lambda get, n: counts(
         get, **rope(get), moe_num_experts=get("expert_count"), moe_k=get("expert_used_count"),
         moe_num_shared_experts=get("expert_shared_count", 0),
         moe_layer_start_index=get("leading_dense_block_count"))),
@@ -140,6 +140,22 @@ def _rounded(family: str) -> Iterator[None]:
     module.eager_attention_forward = own
 
 
+def make(folder: Path, target: Path, families: dict[str, Family], positions: Sequence[int],
+         names: Sequence[str]) -> None:
+    """Write the logits of a folder's models, or of those with these names."""
+    found = dict(np.load(target)) if names else {}
+    for path in sorted(folder.glob("*.gguf")):
+        if names and path.stem not in names:
+            continue
+        family = families[path.stem.partition(".")[0]]
+        with _choices() as distances, _rounded(family[0]):
+            found[path.stem] = dense.logits(path, family, positions)
+        print(f"{path.stem}: deviation {found[path.stem].std():.3f}, least distance {min(distances, default=1):.5f}")
+        if min(distances, default=1) < CLEAR:
+            raise SystemExit(f"{path.stem}: a choice of experts is unclear, at {min(distances)}; allowed: {CLEAR}")
+    np.savez_compressed(target, **found)
+
+
 def main(action: str, folder: str, target: str = "", *names: str) -> None:
     """`write` or `run`."""
     if action == "write":
@@ -148,17 +164,7 @@ def main(action: str, folder: str, target: str = "", *names: str) -> None:
         for name in mixture_models.MODELS:
             (Path(folder) / f"{name}.gguf").write_bytes(mixture_models.model(name))
         return
-    found = dict(np.load(target)) if names else {}
-    for path in sorted(Path(folder).glob("*.gguf")):
-        if names and path.stem not in names:
-            continue
-        family = FAMILIES[path.stem.partition(".")[0]]
-        with _choices() as distances, _rounded(family[0]):
-            found[path.stem] = dense.logits(path, family, KEPT)
-        print(f"{path.stem}: deviation {found[path.stem].std():.3f}, least distance {min(distances):.5f}")
-        if min(distances) < CLEAR:
-            raise SystemExit(f"{path.stem}: a choice of experts is unclear, at {min(distances)}; allowed: {CLEAR}")
-    np.savez_compressed(target, **found)
+    make(Path(folder), Path(target), FAMILIES, KEPT, names)
 
 
 if __name__ == "__main__":

@@ -155,7 +155,8 @@ UNMAPPED = {"experts.gate_up_proj": "ffn_gate_up_exps.weight", "experts.gate_up_
             "experts.down_proj": "ffn_down_exps.weight", "experts.down_proj_bias": "ffn_down_exps.bias",
             "block_sparse_moe.router.weight": "ffn_gate_inp.weight", "e_score_correction_bias": "exp_probs_b.bias",
             "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
-            "shared_mlp.input_linear.weight": "ffn_gate_up_shexp.weight"}
+            "shared_mlp.input_linear.weight": "ffn_gate_up_shexp.weight", "linear_attn.dt_bias": "ssm_dt.bias",
+            "linear_attn.A_log": "ssm_a"}
 # Model of `tests.support.family_models` -> family of FAMILIES, where it is not the name's.
 MODELS = {**dict.fromkeys((
     "llama.plain", "qwen2.plain", "qwen3", "gemma3.plain", "gemma4.plain", "phi3.short", "phi3.long", "phi3.window",
@@ -218,6 +219,8 @@ def _network(name: str, config: Config) -> Any:
 
     if not hasattr(transformers, f"{name}TextModel") or hasattr(transformers, f"{name}ForCausalLM"):
         kinds = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
+                 "Qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM"),
+                 "Qwen3_5Moe": ("Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM"),
                  "Gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM"), "GPT2": ("GPT2Config", "GPT2LMHeadModel")}
         made, model = kinds.get(name, (f"{name}Config", f"{name}ForCausalLM"))
         return getattr(transformers, model)(getattr(transformers, made)(**config))

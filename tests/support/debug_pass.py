@@ -25,6 +25,7 @@ from appliance.kernels.layouts.step import (
     Attention,
     Bundle,
     ConvolutionLayer,
+    DeltaLayer,
     ExpertLayer,
     Norm,
     Op,
@@ -41,7 +42,7 @@ from tests.support import family_models, step_tables, synthetic
 from tests.support.engines import opened, synthetic_model
 from tests.support.logits import logits_of
 
-MODEL, MIXTURE, STATES = "tied", "bailingmoe2", "lfm2"
+MODEL, MIXTURE = "tied", "bailingmoe2"
 IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 299).tolist()]
 CONTEXT, THREADS = 320, 2
 FAR = 1 << 40
@@ -66,6 +67,10 @@ def _experts(word: str) -> int:
 
 def _convolution(word: str) -> int:
     return ConvolutionLayer.nbytes + ConvolutionLayer.offsets[word]
+
+
+def _delta(word: str) -> int:
+    return DeltaLayer.offsets[word]
 
 
 def _attention(word: str) -> int:
@@ -113,7 +118,7 @@ def _words(forward: Forward, name: str) -> np.ndarray:
         return forward._cache.rows.view(np.int64)
     if name == "step":
         return forward._step.memory.view(np.int64)
-    if name in ("ops", "weights", "attention", "experts", "convolutions"):
+    if name in ("ops", "weights", "attention", "experts", "convolutions", "deltas"):
         return getattr(forward._program_tables, name).memory.view(np.int64)
     return forward._tables[name]
 
@@ -206,8 +211,8 @@ SPOILED_EXPERTS: dict[str, tuple[str, int, int, str]] = {
 }
 
 
-# One spoiled word of a pass through layers with states, likewise.
-SPOILED_STATES: dict[str, tuple[str, int, int, str]] = {
+# One spoiled word of a pass through layers with states, likewise, by model.
+SPOILED_STATES: dict[str, dict[str, tuple[str, int, int, str]]] = {"lfm2": {
     "states": ("step", Step.offsets["STATES"], FAR, "cache"),
     "a stride of states": ("step", Step.offsets["STATES_STRIDE"], 1 << 30, "cache"),
     "a run's slot": ("RUNS", Bundle.offsets["SLOT"], 1, "bundle"),
@@ -217,7 +222,17 @@ SPOILED_STATES: dict[str, tuple[str, int, int, str]] = {
     "weights of columns": ("convolutions", _convolution("WEIGHTS"), FAR, "vector"),
     "columns": ("convolutions", _convolution("COLUMNS"), 16, "buffer"),
     "rows that are seen": ("convolutions", _convolution("WIDTH"), 1, "buffer"),
-}
+}, "qwen35": {
+    "value heads": ("deltas", _delta("HEADS"), 1, "buffer"), "key heads": ("deltas", _delta("KEY_HEADS"), 1, "buffer"),
+    "a size": ("deltas", _delta("SIZE"), 32, "buffer"), "rates": ("deltas", _delta("RATE"), FAR, "buffer"),
+    "heads together": ("deltas", _delta("TOGETHER"), -1, "buffer"), "gates": ("deltas", _delta("GATE"), FAR, "buffer"),
+    "paces": ("deltas", _delta("PACE"), FAR, "buffer"), "decays": ("deltas", _delta("DECAY"), FAR, "vector"),
+    "starts of paces": ("deltas", _delta("START"), -FAR, "vector"),
+    "a place of matrices": ("deltas", _delta("PLACE"), FAR, "cache"),
+    "what is convolved": ("step", Step.offsets["CONVOLVED"], FAR, "buffer"),
+    "own rows": ("step", Step.offsets["PRIVATE_DELTA"], FAR, "buffer"),
+    "gates of heads": ("attention", Attention.nbytes + Attention.offsets["GATED"], -1, "buffer"),
+}}
 
 
 def mixture_digest(engine: Engine) -> str:
@@ -229,12 +244,15 @@ def mixture_digest(engine: Engine) -> str:
 
 
 def states(kernels: KernelTable) -> dict[str, Any]:
-    """The digest of logits of a model with states, and the faults of its spoiled words."""
-    with opened(family_models.model(STATES)) as source, Engine.open(
-            source, EngineOptions(context_length=128, slots=1, threads=THREADS), kernels=kernels) as engine:
-        digest, forward = mixture_digest(engine), engine._forward
-        return {"digest": digest, "faults": {name: _fault(forward, where, offset, change)
-                                             for name, (where, offset, change, _) in SPOILED_STATES.items()}}
+    """The digest of logits of each model with states, and the faults of its spoiled words."""
+    found = {}
+    for model, words in SPOILED_STATES.items():
+        with opened(family_models.model(model)) as source, Engine.open(
+                source, EngineOptions(context_length=128, slots=1, threads=THREADS), kernels=kernels) as engine:
+            digest, forward = mixture_digest(engine), engine._forward
+            found[model] = {"digest": digest, "faults": {name: _fault(forward, where, offset, change)
+                                                         for name, (where, offset, change, _) in words.items()}}
+    return found
 
 
 def mixture(kernels: KernelTable) -> dict[str, Any]:

@@ -22,6 +22,9 @@ COMMON: dict[str, Any] = {"block_count": 4, "context_length": CONTEXT, "embeddin
                           "attention.key_length": 32, "attention.value_length": 32, "vocab_size": VOCABULARY}
 MIXTURE = {"expert_count": 12, "expert_used_count": 3, "expert_feed_forward_length": 96}
 SIGMOID = {"expert_gating_func": 2, "expert_weights_norm": True, "leading_dense_block_count": 1}
+DELTA = {"rope.freq_base": 1e7, "rope.dimension_sections": [6, 5, 5, 0], "attention.key_length": 64,
+         "attention.value_length": 64, "rope.dimension_count": 32, "full_attention_interval": 2, "ssm.conv_kernel": 4,
+         "ssm.state_size": 32, "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 128}
 WINDOW = {"attention.sliding_window": 24}
 # All keys of YaRN that llama.cpp's converter writes. It reads other betas only in mistral3.
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
@@ -119,6 +122,13 @@ MODELS: dict[str, dict[str, Any]] = {
                   "shortconv.l_cache": 5},
     "lfm2moe": {**MIXTURE, "rope.freq_base": 1e6, "attention.head_count": 4, "expert_gating_func": 2,
                 "attention.head_count_kv": [0, 2, 0, 0], "leading_dense_block_count": 1, "shortconv.l_cache": 3},
+    "qwen35": {**DELTA, "attention.head_count": 4},
+    "qwen35.shared": {**DELTA, "full_attention_interval": 4, "ssm.group_count": 1, "ssm.time_step_rank": 3,
+                      "ssm.state_size": 64, "ssm.inner_size": 192},
+    "qwen35moe": {**MIXTURE, **DELTA, "expert_shared_feed_forward_length": 64},
+    "qwen35moe.guessing": {**MIXTURE, **DELTA, "expert_shared_feed_forward_length": 64, "block_count": 5,
+                           "nextn_predict_layers": 1, "feed_forward_length": None},
+    "qwen3next": {**MIXTURE, **DELTA, "expert_shared_feed_forward_length": 64, "rope.dimension_sections": None},
     # As the converter writes Granite 4 without experts and states.
     "granite.four": {"embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1,
                      "attention.head_count_kv": [2, 2, 2, 2], "expert_count": 0, "expert_used_count": 0,
@@ -253,7 +263,9 @@ def _vector(name: str, shape: tuple[int, ...], random: np.random.Generator) -> n
         return noise / 8
     if "ffn_gate_inp_shexp" in name:
         return noise / shape[0]**0.5
-    if name.endswith("shortconv.conv.weight"):
+    if name.endswith("ssm_a"):
+        return -np.exp(noise - 1)
+    if name.endswith(("shortconv.conv.weight", "ssm_conv1d.weight")):
         return noise / shape[1]**0.5
     if name.endswith(".bias") or name == "position_embd.weight":
         return noise / 4

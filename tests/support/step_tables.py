@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from appliance.engine.families import program
+from appliance.engine.families.architecture import Delta
+from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import is_vector
 from appliance.engine.forward.forward import Forward, choices_nbytes, row_widths, rows_each
 from appliance.kernels.layouts import step
@@ -24,12 +26,14 @@ from appliance.kernels.layouts.step import (
     Bundle,
     Choice,
     ConvolutionLayer,
+    DeltaLayer,
     ExpertLayer,
     Norm,
     Op,
     Step,
     Unit,
     Weight,
+    delta_nbytes,
 )
 from appliance.kernels.layouts.tables import Numbers
 from appliance.kernels.runtime import team
@@ -53,7 +57,7 @@ class Guard:
             *((memory.address, memory.nbytes, both) for memory in forward._memories),
             *((memory.address, memory.nbytes, READ) for memory in (*forward._kept, cache.rows, *(
                 getattr(forward._program_tables, name).memory for name in (
-                    "ops", "weights", "attention", "experts", "convolutions")))),
+                    "ops", "weights", "attention", "experts", "convolutions", "deltas")))),
             *((weight.address, weight.nbytes * weight.runs, READ) for weight in matrices),
             *((address, 1, CALL) for address in forward._table._addresses.values()),
             (cache.states.address, cache.states.nbytes, both),
@@ -139,6 +143,8 @@ class _Judge:
                 *(() if shape.mixture is None else (
                     (self.step.PRIVATE_SCORES, 16 * padded_rows(shape.mixture.count)),
                     (self.step.PRIVATE_CHOICES, Choice.nbytes * shape.mixture.used))),
+                *((self.step.PRIVATE_DELTA, delta_nbytes(each.recurrence.size)) for each in shape.every[:1]
+                  if isinstance(each.recurrence, Delta)),
                 (self.step.PRIVATE_SCRATCH, 1)):
             _require("buffer", end <= place)
             end = place + nbytes
@@ -239,7 +245,9 @@ class _Judge:
         layer, limits = self.shape.layer(index), self.limits
         size = layer.head_size
         _require("buffer", (table.HEADS, table.KV_HEADS, table.HEAD_SIZE) == (layer.heads, layer.kv_heads, size))
-        _require("buffer", table.KEY == 4 * layer.query_width and table.VALUE in (0, 4 * layer.kv_width))
+        _require("buffer", table.GATED == int(FAMILIES[self.shape.family].output_gate))
+        _require("buffer", table.KEY == 4 * (1 + table.GATED) * layer.query_width
+                 and table.VALUE in (0, 4 * layer.kv_width))
         _require("cache", table.HEAD_STRIDE > 0 and table.PLACE >= 0
                  and table.PLACE + table.KV_HEADS * table.HEAD_STRIDE <= self.pages.page_stride)
         if table.TURNS:
@@ -293,6 +301,9 @@ class _Judge:
         if expected.convolution is not None:
             self.found("vector", op.CONVOLUTION, ConvolutionLayer.nbytes, READ)
             self.convolution(op, expected)
+        if expected.delta is not None:
+            self.found("vector", op.DELTA, DeltaLayer.nbytes, READ)
+            self.delta(op, expected.layer)
         if expected.experts is not None:
             self.found("vector", op.EXPERTS, ExpertLayer.nbytes, READ)
             self.experts(op.EXPERTS, expected.experts)
@@ -309,6 +320,21 @@ class _Judge:
         if table.BIAS:
             self.found("vector", table.BIAS, width, READ)
         _require("cache", table.PLACE >= 0 and table.PLACE + width * (table.WIDTH - 1) <= self.step.STATES_STRIDE)
+
+    def delta(self, op: Op, index: int) -> None:
+        """The delta rule of a layer: rows that it reads, its vectors, and its matrices in the state."""
+        table, numbers = op.DELTA, self.shape.layer(index).recurrence
+        _require("buffer", isinstance(numbers, Delta)
+                 and (table.HEADS, table.KEY_HEADS, table.SIZE) == (numbers.heads, numbers.key_heads, numbers.size)
+                 and table.TOGETHER == (numbers.heads // numbers.key_heads if numbers.together else numbers.heads))
+        result, stride = 4 * numbers.result, self.step.PROJECTED_STRIDE
+        last = table.RATE + 4 * (2 * numbers.heads - table.TOGETHER) + table.PACE
+        _require("buffer", 4 * numbers.columns <= op.X_STRIDE and result <= op.Y_STRIDE
+                 and 0 <= table.GATE <= stride - result and 0 <= table.RATE <= last <= stride and table.PACE >= 0)
+        for vector in (table.START, table.DECAY):
+            self.found("vector", vector, 4 * numbers.heads, READ)
+        _require("buffer", self.step.PRIVATE_DELTA + delta_nbytes(numbers.size) <= self.step.PRIVATE_STRIDE)
+        _require("cache", 0 <= table.PLACE <= self.step.STATES_STRIDE - 4 * numbers.heads * numbers.size**2)
 
     def experts(self, table: ExpertLayer, parts: program.ExpertParts) -> None:
         """The experts of a layer: as many as the buffers are made for, and the vectors of their choice."""

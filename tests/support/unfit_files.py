@@ -41,7 +41,8 @@ UNFIT: dict[str, tuple[bytes, str]] = {
     "speech": (_file("whisper"), "speech or sound"),
     "draft head": (_file("eagle3"), "a draft head"),
     # other architectures, whatever their tensors are
-    "qwen35": (_file("qwen35"), "architecture is qwen35"), "gemma2": (_file("gemma2"), "architecture is gemma2"),
+    "kimi-linear": (_file("kimi-linear"), "architecture is kimi-linear"),
+    "gemma2": (_file("gemma2"), "architecture is gemma2"),
     "mxfp4": (_file("deepseek2", tensors=[Tensor("t", 39, (64, 2), bytes(68))]), "architecture is deepseek2"),
     "iq3_s of dbrx": (_file("dbrx", tensors=[Tensor("t", 21, (256, 1), bytes(110))]), "architecture is dbrx"),
     "template and all": (_file("phimoe", kv("tokenizer.chat_template", STRING, "{% broken")), "architecture is phimoe"),
@@ -59,7 +60,7 @@ UNFIT: dict[str, tuple[bytes, str]] = {
 
 # Files that cannot be read to their end. Metadata that name another architecture are the better reason.
 CUT: dict[str, tuple[bytes, str]] = {
-    "qwen35 cut short": (_file("qwen35")[:-8], "architecture is qwen35"),
+    "kimi-linear cut short": (_file("kimi-linear")[:-8], "architecture is kimi-linear"),
     "format of tomorrow": (_file("qwen9", tensors=[Tensor("t", 99, (4,), bytes(16))]), "architecture is qwen9"),
     "llama cut short": (_llama()[:-20], "4 bytes are missing"),
     "part cut short": (_file("llama", kv("split.count", I32, 2))[:-20], "one of 2 parts"),

@@ -109,9 +109,10 @@ class FixedSource(InMemory):
         return KernelMatrix(self._format, rows, columns, memory.address, nbytes, runs=runs)
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A norm, or a bias: multiples of 2^-10 around 1, or 0."""
+        """A norm, a bias or decays: multiples of 2^-10 around 1, 0 or -1."""
         noise = inputs.stream(name, math.prod(self._shapes[name])).astype(np.float32)
-        return np.float32(not name.endswith(".bias")) + (noise - np.float32(127)) * np.float32(2.0 ** -10)
+        middle = 0 if name.endswith(".bias") else -1 if name.endswith(names.DECAY) else 1
+        return np.float32(middle) + (noise - np.float32(127)) * np.float32(2.0 ** -10)
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -40,12 +40,58 @@ class Convolution:
         return 3 * self.columns
 
     @property
+    def result(self) -> int:
+        """Floats of a row that it gives."""
+        return self.columns
+
+    @property
+    def convolved(self) -> int:
+        """Floats of a row that something else reads before there is a result."""
+        return 0
+
+    @property
     def state_floats(self) -> int:
         """Floats of the state of a text: the rows that the next one sees."""
         return (self.width - 1) * self.columns
 
 
-Recurrence = Convolution
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A gated delta rule behind a short convolution, in place of attention."""
+
+    heads: int  # of values
+    key_heads: int  # of queries, and of keys; each serves heads // key_heads value heads
+    size: int  # floats of a head
+    width: int  # rows that a row sees in the convolution, its own included
+    together: bool  # whether value heads with the same keys lie together; else those of all keys take turns
+
+    @property
+    def columns(self) -> int:
+        """Floats of a row that are convolved: queries, keys and values."""
+        return (2 * self.key_heads + self.heads) * self.size
+
+    @property
+    def result(self) -> int:
+        """Floats of a row that it gives."""
+        return self.heads * self.size
+
+    @property
+    def convolved(self) -> int:
+        """Floats of a row that the delta rule reads."""
+        return self.columns
+
+    @property
+    def projected(self) -> int:
+        """Floats of a row that it reads: columns, gates, and two numbers for each head."""
+        return self.columns + self.result + 2 * (self.heads + 15)
+
+    @property
+    def state_floats(self) -> int:
+        """Floats of the state of a text: rows that the next sees, and a matrix of each head."""
+        return (self.width - 1) * self.columns + self.heads * self.size**2
+
+
+Recurrence = Convolution | Delta
 """How a layer keeps a state of a text in place of keys and values."""
 
 

@@ -103,7 +103,10 @@ class Family:
     yarn_whole: bool = True  # whether YaRN blends frequencies from a whole pair on, and up to one
     long_factors: bool = False  # factors of frequencies for slots up to the original context, and beyond
     switch: str | None = None  # key: whether heads are turned
-    recurrent: str | None = None  # layers without key-value heads keep a state: "convolution"
+    # How layers keep a state: "convolution" where they have no key-value heads, or "delta".
+    recurrent: str | None = None
+    together: bool = False  # whether value heads of a delta rule that have the same keys lie together
+    output_gate: bool = False  # whether a query has a gate behind each head, for its output
     activation: str = "silu"  # or "gelu", "swiglu_oai"
     gated: bool = True
     fused: frozenset[str] = frozenset()  # "qkv", "gate_up": in one matrix

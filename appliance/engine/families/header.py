@@ -15,7 +15,16 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sized
 from typing import Any
 
-from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Convolution, Layer, Mixture, Scales
+from appliance.engine.families.architecture import (
+    HEAD_SIZES,
+    Architecture,
+    Convolution,
+    Delta,
+    Layer,
+    Mixture,
+    Recurrence,
+    Scales,
+)
 from appliance.engine.families.card import NO_PART, Attend, Experts, Family
 from appliance.engine.families.reader import HeaderReader, show
 from appliance.engine.families.rotary import ropes
@@ -75,7 +84,7 @@ def dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]
             raise FormatError(f"{name}.{key} is missing; without it the model would be another one",
                               hint="convert the model again with a current llama.cpp")
     kinds = _kinds(reader, family, layers)
-    each = tuple(_layers(reader, family, kinds, embedding, context))
+    each = tuple(_layers(reader, family, kinds, embedding, context, blocks))
     for key, value in (("embedding_length", embedding),
                        *(("feed_forward_length", layer.feed_forward) for layer in each),
                        *(("attention.head_count × head size", layer.query_width) for layer in each)):
@@ -111,19 +120,25 @@ def _kinds(reader: HeaderReader, family: Family, layers: int) -> list[Attend]:
     return [kinds[0 if windowed else -1] for windowed in pattern]
 
 
-def _layers(reader: HeaderReader, family: Family, kinds: list[Attend], embedding: int, context: int) -> Iterator[Layer]:
+def _layers(reader: HeaderReader, family: Family, kinds: list[Attend], embedding: int, context: int,
+            blocks: int) -> Iterator[Layer]:
     count = len(kinds)
     heads = reader.integers("attention.head_count", 1, 1024, count, several="attention.head_count" in family.arrays)
     kv_heads = reader.integers("attention.head_count_kv", 1 if family.recurrent is None else 0, 1024, count, heads,
                                several="attention.head_count_kv" in family.arrays)
+    if family.recurrent == "delta":
+        kv_heads = [0 if kept else heads for kept, heads in zip(_kept(reader, blocks), kv_heads, strict=False)]
     if not any(kv_heads):
         raise UnsupportedError(f"{family.name}.attention.head_count_kv is 0 in all layers; this version runs only: "
                                "models of which a layer attends")
-    wide = reader.integers("feed_forward_length", ROW_MULTIPLE, 1 << 20, count,
+    always = family.experts is not None and family.experts.always  # then no layer needs to have another width
+    default = [reader.integer("expert_feed_forward_length", ROW_MULTIPLE, 1 << 20)] * count if always and (
+        family.recurrent == "delta") else None
+    wide = reader.integers("feed_forward_length", ROW_MULTIPLE, 1 << 20, count, default,
                            several="feed_forward_length" in family.arrays)
     for index, kind in enumerate(kinds):
         if not kv_heads[index]:
-            yield Layer(0, 0, HEAD_SIZES.start, wide[index], None, 0, _recurrence(reader, embedding))
+            yield Layer(0, 0, HEAD_SIZES.start, wide[index], None, 0, _recurrence(reader, family, embedding))
             continue
         if kv_heads[index] > heads[index] or heads[index] % kv_heads[index]:
             raise FormatError(f"{family.name}.attention.head_count_kv is {kv_heads[index]}: {heads[index]} query heads "
@@ -134,9 +149,29 @@ def _layers(reader: HeaderReader, family: Family, kinds: list[Attend], embedding
         yield Layer(heads[index], kv_heads[index], size, wide[index], rope, window)
 
 
-def _recurrence(reader: HeaderReader, embedding: int) -> Convolution:
+def _kept(reader: HeaderReader, blocks: int) -> list[bool]:
+    """Read which layers keep a state, of families with a delta rule: by a list, or all but every
+    fourth, or another."""
+    period = reader.integer("full_attention_interval", 1, 1024, 4)
+    listed = reader.pattern("attention.recurrent_layers", blocks)
+    return [(index + 1) % period != 0 for index in range(blocks)] if listed is None else listed
+
+
+def _recurrence(reader: HeaderReader, family: Family, embedding: int) -> Recurrence:
     """Read the numbers of a layer that keeps a state."""
-    return Convolution(embedding, reader.integer("shortconv.l_cache", 2, 64))
+    if family.recurrent == "convolution":
+        return Convolution(embedding, reader.integer("shortconv.l_cache", 2, 64))
+    size, keys = reader.integer("ssm.state_size", 32, 256), reader.integer("ssm.group_count", 1, 256)
+    heads, width = reader.integer("ssm.time_step_rank", 1, 256), reader.integer("ssm.conv_kernel", 2, 64)
+    if size % ROW_MULTIPLE:
+        raise UnsupportedError(f"{family.name}.ssm.state_size is {size}; allowed: a multiple of {ROW_MULTIPLE}")
+    if heads % keys:
+        raise FormatError(f"{family.name}.ssm.time_step_rank is {heads}: so many value heads cannot share "
+                          f"{keys} key heads evenly")
+    if reader.integer("ssm.inner_size", 1, 1 << 24) != heads * size:
+        raise UnsupportedError(f"{family.name}.ssm.inner_size is another number than ssm.time_step_rank x "
+                               f"ssm.state_size; allowed: {heads * size}")
+    return Delta(heads, keys, size, width, family.together)
 
 
 def _head_size(reader: HeaderReader, kind: Attend, embedding: int, heads: int) -> int:

@@ -83,8 +83,11 @@ def keys_of(family: Family) -> tuple[Architecture, set[str]]:
         "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
     if family.experts is not None and family.experts.always:
         said |= {"expert_count": 1, "expert_used_count": 1, "expert_feed_forward_length": 32}
-    if family.recurrent is not None:
+    if family.recurrent == "convolution":
         said |= {"block_count": 2, "attention.head_count_kv": [0, 1], "shortconv.l_cache": 3}
+    if family.recurrent == "delta":
+        said |= {"block_count": 2, "full_attention_interval": 2, "ssm.state_size": 32, "ssm.inner_size": 32,
+                 "ssm.conv_kernel": 4}
     header = {f"{family.name}.{key}": value for key, value in said.items()}
     reader = HeaderReader(family.name, header)
     return dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent

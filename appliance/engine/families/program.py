@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture, Mixture
+from appliance.engine.families.architecture import Architecture, Delta, Mixture
 from appliance.engine.families.card import Family
 from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
@@ -37,6 +37,7 @@ class AttentionParts:
     value_norm: RowNorm | None = None
     value_is_key: bool = False
     sinks: str | None = None  # tensor of a score for each head
+    gated: bool = False  # whether a query has a gate behind each head
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,14 @@ class ConvolutionParts:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaParts:
+    """The parts of a layer's delta rule, by the names of their tensors."""
+
+    start: str  # of paces
+    decay: str
+
+
+@dataclass(frozen=True, slots=True)
 class RowOperation:
     """An operation. `source` and `target` are buffers of rows: words of `layouts.step`."""
 
@@ -70,6 +79,7 @@ class RowOperation:
     weights: tuple[str, ...] = ()  # matrices
     norm: RowNorm | None = None
     convolution: ConvolutionParts | None = None
+    delta: DeltaParts | None = None
     accumulate: bool = False  # products start from what is in the target
     start: int = 0  # floats from the start of a row of the source
     columns: int = 0  # floats of a row, where no matrix tells
@@ -102,7 +112,10 @@ class _Layer:
 
     def ops(self) -> Iterator[RowOperation]:
         """Its operations in their order."""
-        if self.architecture.layer(self.index).recurrence is not None:
+        recurrence = self.architecture.layer(self.index).recurrence
+        if isinstance(recurrence, Delta):
+            yield from self.correct(recurrence)
+        elif recurrence is not None:
             yield from self.convolve()
         else:
             yield from self.project()
@@ -156,6 +169,18 @@ class _Layer:
                            convolution=ConvolutionParts(self.name(names.CONVOLUTION), gated=True))
         yield from self.back(names.CONVOLUTION_OUT, "ATTENDED", names.RESULT_NORMS[0])
 
+    def correct(self, recurrence: Delta) -> Iterator[RowOperation]:
+        """The gated delta rule, in place of attention."""
+        numbers = (names.BOTH,) if recurrence.together else (names.RATE, names.PACE)
+        weights = tuple(map(self.name, (names.FUSED, names.DELTA_GATE, *numbers)))
+        yield RowOperation("multiply", self.index, "RESIDUAL", "PROJECTED", weights, self.norm(names.ATTENTION_NORM))
+        yield RowOperation("convolve", self.index, "PROJECTED", "CONVOLVED",
+                           convolution=ConvolutionParts(self.name(names.STATE_CONVOLUTION), activated=True))
+        parts = DeltaParts(in_layer(self.index, names.START, "bias"), in_layer(self.index, names.DECAY, ""))
+        yield RowOperation("correct", self.index, "CONVOLVED", "ATTENDED", norm=self.norm(names.STATE_NORM),
+                           columns=recurrence.size, delta=parts)
+        yield from self.back(names.STATE_OUT, "ATTENDED", names.RESULT_NORMS[0])
+
     @property
     def value_is_key(self) -> bool:
         """Whether keys are also the values."""
@@ -167,7 +192,7 @@ class _Layer:
         return RowOperation("attend", self.index, "PROJECTED", "ATTENDED", attention=AttentionParts(
             self._head_norm(names.QUERY_NORM) if heads else None, self._head_norm(names.KEY_NORM) if heads else None,
             RowNorm("rms") if self.card.value_norm else None, self.value_is_key,
-            self.name(names.SINKS) if self.card.sinks else None))
+            self.name(names.SINKS) if self.card.sinks else None, self.card.output_gate))
 
     def _head_norm(self, part: str) -> RowNorm:
         return RowNorm(self.card.norm, self.name(part))

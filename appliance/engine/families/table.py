@@ -8,6 +8,7 @@ well-known models for a message. A new family is a row here.
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Any
 
 from appliance.engine.families.card import COMMON, SILENT, Attend, Experts, Family, Rotary, but
 from appliance.engine.families.names import EXPERTS, KEY, LAST_NORM, MATRICES, QUERY, VALUE
@@ -22,6 +23,12 @@ _OWN_WIDTH = frozenset({"expert_feed_forward_length"})  # of experts: readers wo
 _HALVES, _UNTURNED, _WINDOWED = Attend(Rotary("halves")), Attend(None), Attend(Rotary("halves"), window=_WINDOW)
 _SWA = "rope.freq_base_swa"  # the base of layers with a window, where they have one of their own
 _LOCAL = Attend(Rotary("halves", (_SWA,), scaled=False), window=_WINDOW)
+
+# The traits of families with delta rules.
+_DELTA: dict[str, Any] = {
+    "recurrent": "delta", "output_gate": True, "head_norm": "head", "partial": True,
+    "feed_forward_norm": "post_attention_norm", "predictors": "nextn_predict_layers",
+    "must": frozenset({"ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.conv_kernel", "ssm.inner_size"})}
 
 FAMILIES = MappingProxyType({family.name: family for family in (
     Family("llama", "llama.cpp: src/models/llama.cpp; transformers: modeling_mixtral.py",
@@ -178,4 +185,14 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            "sum of weights", "LFM2-8B-A1B, LFM2-24B-A2B",
            layers=(_HALVES,), head_norm="head", recurrent="convolution", output_norm=LAST_NORM, arrays=_KV_HEADS,
            experts=Experts("sigmoid", added=1e-6, biased=True), must=_CONVOLVED | _OWN_WIDTH),
+    # Three of four layers keep a state. The norm before the feed-forward network has the name of
+    # one behind attention. The last layer guesses a further token.
+    Family("qwen35", "transformers: modeling_qwen3_5.py; llama.cpp: src/models/qwen35.cpp",
+           "Qwen3.5, Qwen3.6 and Qwen3.8 from 0.8B to 27B, their text part",
+           layers=(_HALVES,), sectioned=(_HALVES,), **_DELTA),
+    Family("qwen35moe", "transformers: modeling_qwen3_5_moe.py; llama.cpp: src/models/qwen35moe.cpp",
+           "Qwen3.5-35B-A3B and Qwen3.6-35B-A3B, their text part",
+           layers=(_HALVES,), sectioned=(_HALVES,), experts=Experts(shared="gated"), **_DELTA),
+    Family("qwen3next", "transformers: modeling_qwen3_next.py; llama.cpp: src/models/qwen3next.cpp",
+           "Qwen3-Next-80B-A3B", layers=(_HALVES,), together=True, experts=Experts(shared="gated"), **_DELTA),
 )})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.architecture import Architecture, Convolution, Recurrence
 from appliance.engine.families.card import Family
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.names import in_layer
@@ -48,14 +48,37 @@ def matrix_shapes(architecture: Architecture, index: int, *, fused: bool) -> dic
     are one."""
     card, width, layer = FAMILIES[architecture.family], architecture.embedding, architecture.layer(index)
     if layer.recurrence is not None:
-        columns = layer.recurrence.columns
-        return {names.CONVOLUTION_IN: (layer.recurrence.projected, width), names.CONVOLUTION_OUT: (width, columns)
-                } | _network_shapes(architecture, index, card)
-    first = {names.QUERY: (layer.query_width, width), names.KEY: (layer.kv_width, width),
+        return _recurrence_shapes(layer.recurrence, width) | _network_shapes(architecture, index, card)
+    queries = layer.query_width * (2 if card.output_gate else 1)
+    first = {names.QUERY: (queries, width), names.KEY: (layer.kv_width, width),
              names.VALUE: (layer.kv_width, width)}
     if fused:
-        first = {names.FUSED: (layer.query_width + 2 * layer.kv_width, width)}
+        first = {names.FUSED: (queries + 2 * layer.kv_width, width)}
     return first | {names.ATTENTION_OUTPUT: (width, layer.query_width)} | _network_shapes(architecture, index, card)
+
+
+def _recurrence_shapes(recurrence: Recurrence, width: int) -> dict[str, tuple[int, int]]:
+    """(rows, columns) of the matrices that a layer has in place of attention's."""
+    if isinstance(recurrence, Convolution):
+        return {names.CONVOLUTION_IN: (recurrence.projected, width),
+                names.CONVOLUTION_OUT: (width, recurrence.columns)}
+    heads = recurrence.heads
+    numbers = {names.BOTH: (2 * heads, width)} if recurrence.together else {
+        names.RATE: (heads, width), names.PACE: (heads, width)}
+    return {names.FUSED: (recurrence.columns, width), names.DELTA_GATE: (recurrence.result, width)} | numbers | {
+        names.STATE_OUT: (width, recurrence.result)}
+
+
+def _recurrence_vectors(recurrence: Recurrence, index: int) -> Shapes:
+    """The vectors of such a layer."""
+    columns = (recurrence.columns, recurrence.width)
+    if isinstance(recurrence, Convolution):
+        yield in_layer(index, names.CONVOLUTION), columns
+        return
+    yield in_layer(index, names.STATE_CONVOLUTION), columns
+    yield in_layer(index, names.START, "bias"), (recurrence.heads,)
+    yield in_layer(index, names.DECAY, ""), (recurrence.heads,)
+    yield in_layer(index, names.STATE_NORM), (recurrence.size,)
 
 
 def _network_shapes(a: Architecture, index: int, card: Family) -> dict[str, tuple[int, int]]:
@@ -108,7 +131,7 @@ def required_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
             yield in_layer(index, part), run
         recurrence = a.layer(index).recurrence
         if recurrence is not None:
-            yield in_layer(index, names.CONVOLUTION), (recurrence.columns, recurrence.width)
+            yield from _recurrence_vectors(recurrence, index)
         if a.mixture is not None and a.mixture.beside and a.mixes(index):
             yield in_layer(index, names.ROUTER, names.SCALE), (a.embedding,)
         if card.experts is not None and card.experts.shared == "gated" and names.SHARED_GATE in matrix_shapes(

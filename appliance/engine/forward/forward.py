@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.architecture import Architecture, Delta
 from appliance.engine.families.program import output_norm, program
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan, matrices
@@ -23,7 +23,7 @@ from appliance.engine.forward.program_tables import Parts, ProgramTables, order_
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tokens, state_nbytes
 from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
-from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Choice, ExpertRows, Step, Unit
+from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Choice, ExpertRows, Step, Unit, delta_nbytes
 from appliance.kernels.runtime import boundary
 from appliance.kernels.runtime.boundary import Batch, BatchLimits, Boundary
 from appliance.kernels.runtime.memory import Memory, Words
@@ -71,9 +71,12 @@ def row_widths(a: Architecture) -> dict[str, int]:
     apart = FAMILIES[a.family].topology in ("sandwich", "post") or a.scales.residual != 1.0
     mixture = a.mixture
     states = [each.recurrence for each in a.every if each.recurrence is not None]
-    projected = [each.query_width + 2 * each.kv_width for each in a.every]
+    gates = 2 if FAMILIES[a.family].output_gate else 1
+    projected = [gates * each.query_width + 2 * each.kv_width for each in a.every]
+    convolved = max((each.convolved for each in states), default=0)
     return {"RESIDUAL": a.embedding, "PROJECTED": max([*projected, *(each.projected for each in states)]),
-            "ATTENDED": max([a.query_width, *(each.columns for each in states)]), "HIDDEN": 2 * a.hidden,
+            "ATTENDED": max([a.query_width, *(each.result for each in states)]), "HIDDEN": 2 * a.hidden,
+            **({"CONVOLVED": convolved} if convolved else {}),
             **({"PRODUCT": a.embedding} if apart or (mixture is not None and mixture.shared) else {}),
             **({} if mixture is None else {
                 "ROUTED": padded_rows(mixture.count), "EXPANDED": 2 * mixture.width, "MIXED": a.embedding})}
@@ -111,11 +114,13 @@ def private_sizes(a: Architecture, kinds: Mapping[str, tuple[int, int]]) -> dict
     activations for a row of each. `kinds`: most columns of each kind, as for `shared_nbytes`."""
     group = a.group
     rows = group * bundle_tokens(group)
+    sizes = [each.recurrence.size for each in a.every if isinstance(each.recurrence, Delta)]
     return {"PRIVATE_ROW": 4 * max(a.embedding, a.query_width, a.hidden),
             "PRIVATE_QUERY": 4 * a.head_size * rows, "PRIVATE_TOTAL": state_nbytes(a.head_size) * rows,
             "PRIVATE_PART": state_nbytes(a.head_size) * rows, "PRIVATE_HEAD": 8 * a.head_size,
             **({} if a.mixture is None else {"PRIVATE_SCORES": 16 * padded_rows(a.mixture.count),
                                              "PRIVATE_CHOICES": Choice.nbytes * a.mixture.used}),
+            **({"PRIVATE_DELTA": delta_nbytes(max(sizes))} if sizes else {}),
             "PRIVATE_SCRATCH": SCRATCH_NBYTES,
             **{kind: row_nbytes(kind, columns) for kind, (columns, _) in kinds.items()}}
 
@@ -194,7 +199,8 @@ class Forward:
                       bias=names.OUTPUT_BIAS if names.OUTPUT_BIAS in plan.others else None)
         tables.norm(step, Step.offsets["OUTPUT_NORM"], output_norm(plan, FAMILIES[a.family]), a.embedding)
         places = tables.places() if FAMILIES[a.family].places else 0
-        for words in (tables.ops, tables.weights, tables.attention, tables.experts, tables.convolutions):
+        for words in (tables.ops, tables.weights, tables.attention, tables.experts, tables.convolutions,
+                      tables.deltas):
             self._pool.keep(words.memory)
         step.put(Step, {"PROGRAM": tables.ops.address, "OP_COUNT": len(self._ops), "EPSILON": a.epsilon,
                         "EMBEDDING_SCALE": a.scales.embedding, "PLACES": places, "PLACES_STRIDE": 4 * a.embedding,

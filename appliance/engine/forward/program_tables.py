@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.families import names
-from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Layer, Rope
+from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Delta, Layer, Rope
 from appliance.engine.families.program import (
     AttentionParts,
     ConvolutionParts,
+    DeltaParts,
     ExpertParts,
     RowNorm,
     RowOperation,
@@ -74,6 +75,7 @@ class ProgramTables:
         self.attention = Words(Attention.nbytes * architecture.layers)
         self.experts = Words(step.ExpertLayer.nbytes * architecture.layers)
         self.convolutions = Words(step.ConvolutionLayer.nbytes * architecture.layers)
+        self.deltas = Words(step.DeltaLayer.nbytes * architecture.layers)
         self._turns: dict[Rope, int] = {}
 
     # --- vectors ----------------------------------------------------------------------------------
@@ -185,6 +187,9 @@ class ProgramTables:
                 self._convolve(op.layer, op.convolution)
                 self.ops.put(step.Op, {"CONVOLUTION": self.convolutions.address
                                        + step.ConvolutionLayer.nbytes * op.layer}, base)
+            if op.delta is not None:
+                self._correct(op.layer, op.delta)
+                self.ops.put(step.Op, {"DELTA": self.deltas.address + step.DeltaLayer.nbytes * op.layer}, base)
             if op.experts is not None:
                 self.ops.put(step.Op, {"EXPERTS": self.experts.address + step.ExpertLayer.nbytes * op.layer}, base)
                 if op.kind == "choose":
@@ -205,7 +210,8 @@ class ProgramTables:
         base = Attention.nbytes * index
         words.put(Attention, {
             "HEADS": layer.heads, "KV_HEADS": layer.kv_heads, "HEAD_SIZE": layer.head_size, "WINDOW": layer.window,
-            "KEY": 4 * layer.query_width, "VALUE": 0 if attention.value_is_key else 4 * layer.kv_width,
+            "KEY": (8 if attention.gated else 4) * layer.query_width, "GATED": int(attention.gated),
+            "VALUE": 0 if attention.value_is_key else 4 * layer.kv_width,
             "SINKS": 0 if attention.sinks is None else self.vector(attention.sinks, layer.heads),
             "PLACE": place.offset, "HEAD_STRIDE": place.head_stride, **self._scale(layer), **self._rotation(layer),
         }, base)
@@ -214,8 +220,8 @@ class ProgramTables:
             self.norm(words, base + Attention.offsets[word], norm, layer.head_size)
 
     def _convolve(self, index: int, parts: ConvolutionParts) -> None:
-        """Fill the table ConvolutionLayer of a layer. Each row of its weights is for one of the rows
-        that a row sees."""
+        """Fill the table ConvolutionLayer of a layer. Each row of its weights is for one row that a
+        row sees."""
         recurrence = self._architecture.layer(index).recurrence
         if recurrence is not None:
             columns, width = recurrence.columns, recurrence.width
@@ -228,6 +234,20 @@ class ProgramTables:
                 "BIAS": 0 if parts.bias is None else self.vector(parts.bias, columns),
                 "GATED": int(parts.gated), "ACTIVATED": int(parts.activated),
             }, step.ConvolutionLayer.nbytes * index)
+
+    def _correct(self, index: int, parts: DeltaParts) -> None:
+        """Fill the table DeltaLayer of a layer."""
+        recurrence = self._architecture.layer(index).recurrence
+        if isinstance(recurrence, Delta):
+            heads, keys, behind = recurrence.heads, recurrence.key_heads, recurrence.columns + recurrence.result
+            together = heads // keys if recurrence.together else heads
+            self.deltas.put(step.DeltaLayer, {
+                "HEADS": heads, "KEY_HEADS": keys, "SIZE": recurrence.size, "TOGETHER": together,
+                "QUERY_SCALE": recurrence.size**-0.5, "GATE": 4 * recurrence.columns, "RATE": 4 * behind,
+                "PACE": 4 * (together if recurrence.together else padded_rows(heads)),
+                "START": self.vector(parts.start, heads), "DECAY": self.vector(parts.decay, heads),
+                "PLACE": self._states[index] + 4 * (recurrence.width - 1) * recurrence.columns,
+            }, step.DeltaLayer.nbytes * index)
 
     def _mix(self, index: int, parts: ExpertParts) -> None:
         """Fill the table ExpertLayer of a layer."""

@@ -55,6 +55,7 @@ class Attention(Table):
     TURNED: int  # elements at the start of a head that are turned
     HALVES: int  # 1: element i is paired with element i + TURNED / 2; 0: neighbours are pairs
     WINDOW: int  # positions that a row sees, its own included; 0: all
+    GATED: int  # 1: each head of a query is followed by the gate of its output
     SINKS: int  # address of a float32 for each head of a query: a score that has no value; 0: none
     KEY: int  # bytes from the start of a row of PROJECTED to its keys
     VALUE: int  # bytes from there to its values
@@ -75,6 +76,22 @@ class ConvolutionLayer(Table):
     GATED: int  # 1: a row has a factor of what is convolved, one of the result, and then what is convolved
     ACTIVATED: int  # 1: silu of the result is taken
     PLACE: int  # bytes from the start of a slot's state to this layer's: WIDTH - 1 rows
+
+
+class DeltaLayer(Table):
+    """The gated delta rule of one layer."""
+
+    HEADS: int  # of values
+    KEY_HEADS: int  # of queries, and of keys
+    SIZE: int  # floats of a head
+    TOGETHER: int  # heads whose rates lie together, before their paces
+    QUERY_SCALE: float
+    GATE: int  # bytes from the start of a row of PROJECTED to its gates
+    RATE: int  # and to the first of its rates
+    PACE: int  # bytes from the rate of a head to its pace
+    START: int  # address of a float32 for each head that its pace starts from
+    DECAY: int  # address of a float32 for each head
+    PLACE: int  # bytes from the start of a slot's state to this layer's matrices
 
 
 class ExpertLayer(Table):
@@ -127,6 +144,7 @@ class Op(Table):
     ATTENTION: At[Attention]
     EXPERTS: At[ExpertLayer]
     CONVOLUTION: At[ConvolutionLayer]
+    DELTA: At[DeltaLayer]
     WEIGHTS: At[Weight]  # matrices, one after the other
     COUNT: int  # how many
 
@@ -185,6 +203,8 @@ class Step(Table):
     RESIDUAL_STRIDE: int
     PROJECTED: int  # queries, keys and values beside each other
     PROJECTED_STRIDE: int
+    CONVOLVED: int  # queries, keys and values of a delta rule beside each other; 0 without one
+    CONVOLVED_STRIDE: int
     ATTENDED: int
     ATTENDED_STRIDE: int
     HIDDEN: int  # gate and up beside each other
@@ -213,6 +233,7 @@ class Step(Table):
     PRIVATE_HEAD: int  # a head's key and value
     PRIVATE_SCORES: int  # four float32 for each expert
     PRIVATE_CHOICES: int  # of a single row
+    PRIVATE_DELTA: int  # rows of a head, shaped, and what its state says about one
     PRIVATE_SCRATCH: int
     # Attention by spans.
     PARTS: int  # address of states
@@ -242,16 +263,24 @@ class Step(Table):
 
 
 KINDS = ("multiply", "attend", "expand", "activate", "add", "normalise",
-         "scale", "choose", "expand_chosen", "multiply_chosen", "combine", "convolve")
+         "scale", "choose", "expand_chosen", "multiply_chosen", "combine", "convolve", "correct")
 (MULTIPLY, ATTEND, EXPAND, ACTIVATE, ADD, NORMALISE,
- SCALE, CHOOSE, EXPAND_CHOSEN, MULTIPLY_CHOSEN, COMBINE, CONVOLVE) = range(len(KINDS))
+ SCALE, CHOOSE, EXPAND_CHOSEN, MULTIPLY_CHOSEN, COMBINE, CONVOLVE, CORRECT) = range(len(KINDS))
 RMS_NORM, LAYER_NORM = 1, 2
 SILU, GELU, SWIGLU_OAI = 0, 1, 2
 SCORES = ("softmax", "sigmoid", "chosen")
 SOFTMAX, SIGMOID, CHOSEN = range(len(SCORES))
 
 COUNTER_NBYTES = 64
+DELTA_ROWS = 16
+"""Rows of a head that are shaped before its state goes through them."""
 
 # The faults that a debug build finds, by number, and how a range may be accessed (a sum).
 FAULTS = ("none", "buffer", "weight", "cache")
 READ, WRITE, CALL = 1, 2, 4
+
+
+def delta_nbytes(size: int) -> int:
+    """Bytes that a thread needs for the rows of a head of a delta rule: each one's query, key and
+    numbers, one row more, and what a state says about a row."""
+    return (DELTA_ROWS + 1) * (8 * size + 64) + 256

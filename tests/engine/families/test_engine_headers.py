@@ -26,10 +26,10 @@ VERDICTS: dict[str, str | None] = {
         "gemma-4-12b-it-unified", "gemma-4-26b-a4b", "gpt-oss-20b", "granite-4.0-micro-dense", "lfm2.5-1.2b",
         "ministral-3-8b",
         "mixtral-llama-moe", "olmo-3-7b", "olmo-3-new-style-rope-parameters", "phi-4-mini",
-        "qwen2.5-7b-with-yarn-128k", "qwen3-30b-a3b", "qwen3-embedding-0.6b", "qwen3-vl-2b-text", "seedoss-36b",
-        "smollm3-3b")),
+        "qwen2.5-7b-with-yarn-128k", "qwen3-30b-a3b", "qwen3-embedding-0.6b", "qwen3-vl-2b-text",
+        "qwen3.6-27b-3.5-9b-qwen35", "seedoss-36b", "smollm3-3b")),
     "bge-e5-bert": "makes embeddings", "gemma-2-9b": "attn_logit_softcapping", "granite-4.0-h-tiny": STATE,
-    "hunyuan-dense-7b": "normalised after they are turned", "qwen3.6-27b-3.5-9b-qwen35": STATE,
+    "hunyuan-dense-7b": "normalised after they are turned",
 }
 
 

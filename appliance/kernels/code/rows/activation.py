@@ -61,6 +61,21 @@ def silu(code: Code, x: Val) -> Val:
     return x / (power_of_two(code, x * -LOG2E) + 1.0)
 
 
+_LOGARITHM = tuple(1.0 / n for n in (15, 13, 11, 9, 7, 5, 3, 1))  # of the hyperbolic tangent's inverse
+
+
+@operation(f32x16, f32x16)
+def softplus(code: Code, x: Val) -> Val:
+    """ln(1 + e^x), which far below 0 has the relative error of e^x."""
+    magnitude = (x.bits(I32) & 0x7FFFFFFF).bits(F32)
+    power = power_of_two(code, magnitude * -LOG2E)
+    ratio = power / (power + 2.0)  # ln(1 + power) is twice the inverse hyperbolic tangent of it
+    square, series = ratio * ratio, x.like(_LOGARITHM[0])
+    for coefficient in _LOGARITHM[1:]:
+        series = code.fma(series, square, x.like(coefficient))
+    return code.larger(x, x.like(0.0)) + (ratio + ratio) * series
+
+
 @operation(f32x16, f32x16, f32x16)
 def gated_oai(code: Code, gate: Val, up: Val) -> Val:
     """g / (1 + e^-1.702g) * (u + 1), where g is `gate` up to 7, and u is `up` within -7..7. NaN

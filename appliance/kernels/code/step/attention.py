@@ -13,11 +13,12 @@ import numpy as np
 from appliance.kernels.code.attention import attention
 from appliance.kernels.code.rows.norm import normalise
 from appliance.kernels.code.rows.rope import scale_of, turn_head
+from appliance.kernels.code.rows.scores import sigmoid
 from appliance.kernels.code.step.lockstep import claim, finish
 from appliance.kernels.compiler import atomic
 from appliance.kernels.compiler.guard import CACHE, allowed
 from appliance.kernels.compiler.jit import DEBUG, device
-from appliance.kernels.compiler.vector import get_f32, pointer_call, set_i32
+from appliance.kernels.compiler.vector import get_f32, load_f32, pointer_call, set_i32, store_f32
 from appliance.kernels.layouts.attention import FIRST, PAGE, POSITION, SPAN, VALUES
 from appliance.kernels.layouts.step import COUNTER_NBYTES, READ, WRITE, Attention, Bundle, Norm, Step
 from appliance.kernels.layouts.tables import Numbers
@@ -112,20 +113,31 @@ def group_of(layer: Attention) -> int:
     return layer.HEADS // layer.KV_HEADS
 
 
+@device
+def query_nbytes(layer: Attention) -> int:
+    """Bytes of a head of a query, with its gate if there is one."""
+    return 4 * layer.HEAD_SIZE * (1 + layer.GATED)
+
+
+@device
+def query_place(step: Step, layer: Attention, row: int, head: int) -> int:
+    """Where a head of a row's query is."""
+    return step.PROJECTED + row * step.PROJECTED_STRIDE + query_nbytes(layer) * head
+
+
 @device(inline=False)
 def pack_queries(step: Step, layer: Attention, bundle: Bundle, head: int, query: int, state: int, own: int) -> int:
     """Shape the query rows of a bundle and key-value head into `query`; start their states. Returns
     rows."""
-    size, group = layer.HEAD_SIZE, group_of(layer)
-    count = bundle.COUNT
+    size, group, count = layer.HEAD_SIZE, group_of(layer), bundle.COUNT
     for token in range(count):
         row, position = bundle.FIRST_ROW + token, bundle.POSITION + token
-        source = step.PROJECTED + row * step.PROJECTED_STRIDE + 4 * size * group * head
+        source = query_place(step, layer, row, group * head)
         scale = scale_of(layer, position)
         for member in range(group):
             number = token * group + member
-            shape_head(step, layer, layer.QUERY_NORM, source + 4 * size * member, query + 4 * size * number, position,
-                       scale, own)
+            shape_head(step, layer, layer.QUERY_NORM, source + query_nbytes(layer) * member, query + 4 * size * number,
+                       position, scale, own)
             place = state + (4 * size + VALUES) * number
             set_i32(place + POSITION, position)
             set_i32(place + FIRST, first_seen(layer, position))
@@ -158,10 +170,15 @@ def start_total(layer: Attention, head: int, number: int, total: int) -> None:
 
 
 @device
-def write_attended(step: Step, row: int, head: int, state: int, size: int) -> None:
-    """Write one finished query row."""
+def write_attended(step: Step, layer: Attention, row: int, head: int, state: int) -> None:
+    """Write one finished query row, as much of it as its gate lets through."""
+    size = layer.HEAD_SIZE
     to = step.ATTENDED + row * step.ATTENDED_STRIDE + 4 * size * head
     attention.finish(state, to, size)
+    if layer.GATED != 0:
+        gate = query_place(step, layer, row, head) + 4 * size
+        for at in range(0, 4 * size, 64):
+            store_f32(to + at, load_f32(to + at) * sigmoid(load_f32(gate + at)))
 
 
 @device(inline=False)
@@ -187,8 +204,7 @@ def attend_bundle(step: Step, layer: Attention, bundle: Bundle, head: int, threa
         for row in range(rows):
             attention.merge(total + spread * row, part + spread * row, size)
     for row in range(rows):
-        write_attended(step, bundle.FIRST_ROW + row // group, head * group + row % group,
-                       total + spread * row, size)
+        write_attended(step, layer, bundle.FIRST_ROW + row // group, head * group + row % group, total + spread * row)
 
 
 @device(inline=False)
@@ -234,7 +250,7 @@ def merge_bundle(step: Step, layer: Attention, bundle: Bundle, head: int, thread
         start_total(layer, head, row, total)
         for span in range(spans_of(bundle)):
             attention.merge(total, part_place(step, layer, bundle, head, span) + spread * row, size)
-        write_attended(step, bundle.FIRST_ROW + row // group, head * group + row % group, total, size)
+        write_attended(step, layer, bundle.FIRST_ROW + row // group, head * group + row % group, total)
 
 
 @device

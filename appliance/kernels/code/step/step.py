@@ -13,6 +13,7 @@ from appliance.kernels.code.rows.activation import activate, add_vector, finish_
 from appliance.kernels.code.rows.norm import normalise
 from appliance.kernels.code.step.attention import attend_rows, private
 from appliance.kernels.code.step.convolution import convolve_rows
+from appliance.kernels.code.step.delta import correct_rows
 from appliance.kernels.code.step.experts import (
     choose_rows,
     combine_rows,
@@ -55,6 +56,7 @@ from appliance.kernels.layouts.step import (
     CHOOSE,
     COMBINE,
     CONVOLVE,
+    CORRECT,
     EXPAND,
     EXPAND_CHOSEN,
     MULTIPLY,
@@ -266,6 +268,8 @@ def run(step: Step, op: Op, rows: int, thread: int) -> None:
         normalise_rows(step, op, rows, thread)
     elif kind < CONVOLVE:
         run_experts(step, op, rows, thread)
+    elif kind == CORRECT:
+        correct_rows(step, op, thread)
     else:
         convolve_rows(step, op, thread)
 
