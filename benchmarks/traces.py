@@ -2,8 +2,8 @@
 of experts.
 
 A small mixture with random weights answers texts of a chain of words, one token a pass. Two hosts
-look: one sees which places of the file are read, the other which pages of memory with ciphertext
-are touched, each in their order. For each `access_pattern` a decoder is trained to name the token
+look: one sees which places of the file are read, the other which pages of memory a pass touches,
+each in their order. For each `access_pattern` a decoder is trained to name the token
 of each pass, by the traces of that pass and of those around it. It is tried on texts that it has
 not seen. Beside it stands the best that can be done without looking: always the same, most frequent
 word.
@@ -30,12 +30,10 @@ from tqdm import tqdm
 
 from appliance.cli import numbers
 from appliance.models.sources.source import Access
-from appliance.models.sources.streamed import StreamedSource
-from appliance.secure.locked import address
 from tests.support import family_models
 from tests.support.disk_traces import DiskTracer
 from tests.support.page_traces import PageTracer
-from tests.support.traced_mixture import EXPERTS, running
+from tests.support.traced_mixture import EXPERTS, running, working
 
 LENGTH, WORDS, FOLLOWERS = 24, 200, 8
 HIDDEN, EPOCHS, BATCH, RATE = 96, 12, 128, 2e-3
@@ -64,19 +62,13 @@ def texts(count: int, seed: int = 3) -> NDArray[np.int64]:
     return found
 
 
-def _pages(source: StreamedSource) -> list[tuple[int, int]]:
-    hidden = source._embedding
-    each = [source.reader.records.pages, None if hidden is None else hidden._pages]
-    return [(address(pages), len(pages)) for pages in each if pages is not None]
-
-
 def seen(host: str, access: str, tokens: NDArray[np.int64], folder: Path) -> Iterator[list[Trace]]:
     """Yield the traces of each text that a host sees, one for each of its tokens."""
     with pytest.MonkeyPatch.context() as patch:
         disk = DiskTracer(patch)
         with running("compiled sealed", folder, cast(Access, access), kept=EXPERTS if host == "pages" else ()) as (
                 engine, source):
-            memory = PageTracer(_pages(source), folder, window=4) if host == "pages" else None
+            memory = PageTracer(working(engine, source), folder, window=8) if host == "pages" else None
             for text in tqdm(tokens.tolist(), desc=f"{host}, {access}", unit="text", file=sys.stderr):
                 engine._forward.boundary.forget(0)
                 found: list[Trace] = []

@@ -266,7 +266,7 @@ def _kernel_names(formats: set[str]) -> tuple[str, ...]:
     """Every kernel that models of these block formats may need."""
     shapes = [SHAPES[name] for name in sorted(formats) if name in SHAPES]
     return ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "step", "weigh_logits", "running_sums",
-            *(f"{part}_{shape.suffix}" for shape in shapes for part in ("product", "gather")),
+            "pick_pieces", *(f"{part}_{shape.suffix}" for shape in shapes for part in ("product", "gather")),
             *(f"quantise_{kind}" for kind in sorted({shape.activation for shape in shapes})),
             *sorted(attention_names("f16").values()))
 

@@ -179,6 +179,13 @@ def _running(_rest: str) -> bytes:
     return b"".join(plain_engine.sums(kernel_weights.values(count)).tobytes() for count in kernel_weights.COUNTS)
 
 
+def _picked() -> bytes:
+    pieces = kernel_inputs.stream("pieces", 3 * kernel_answers.PIECE).tobytes() + bytes(kernel_answers.PLACE)
+    size = kernel_answers.PLACE
+    places = kernel_inputs.stream("places", 3 * size).tobytes()
+    return pieces[:size] + pieces[2 * kernel_answers.PIECE:][:size] + places[2 * size:]
+
+
 def _fetch(rest: str) -> bytes:
     """The right answer of the kernels that fetch tiles: both of them, and what is found of damage."""
     kind, _, run = rest.partition("/")
@@ -214,6 +221,7 @@ _ANSWERS: dict[str, Callable[[str], bytes]] = {
     "query": lambda _rest: caches.query_bytes(kernel_attention.queries(kernel_attention.TILES[0])),
     "fetch": _fetch,
     "find": lambda _rest: _found(),
+    "pick": lambda _rest: _picked(),
     "weigh": _weigh, "running": _running,
     "lockstep": lambda _rest: b"all threads kept step",
 }

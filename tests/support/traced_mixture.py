@@ -17,8 +17,10 @@ import numpy as np
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.models.sources.source import Access
 from appliance.models.sources.streamed import StreamedSource
+from appliance.secure.locked import address
 from tests.support import family_models
 from tests.support.engines import kernels
+from tests.support.page_traces import PAGE
 from tests.support.streams import stored
 
 NAME, PROMPT, ANSWER, TILE_NBYTES = "qwen3moe", 6, 3, 1 << 16
@@ -48,6 +50,23 @@ def answer(engine: Engine, tokens: list[int]) -> None:
     forward.run(tokens[:PROMPT], range(PROMPT), [0] * PROMPT, [PROMPT - 1])
     for position in range(PROMPT, len(tokens)):
         forward.run([tokens[position]], [position], [0], [0])
+
+
+def ciphertext(source: StreamedSource) -> list[tuple[int, int]]:
+    """The memory with the records of experts and the pieces of the embedding, by its addresses and bytes."""
+    pages = [source.reader.records.pages, *([source._embedding._pages] if source._embedding else [])]
+    return [(address(each), len(each)) for each in pages if each is not None]
+
+
+def working(engine: Engine, source: StreamedSource) -> list[tuple[int, int]]:
+    """All memory that a pass works in, in whole pages: its rows, lists of experts, results, logits, vectors, keys and
+    values, what is decrypted, and ciphertext. (Tables of less than a page lie among other things.)"""
+    forward, worker = engine._forward, source.workers[0]
+    memories = [*forward._memories, *forward._kept, forward._cache._memory]
+    ranges = [*((each.address, each.nbytes) for each in memories if each is not None),
+              *((place, len(tile)) for place, tile in zip(worker.addresses, worker.tiles, strict=True))]
+    whole = [(-(-start // PAGE) * PAGE, (start + nbytes) // PAGE * PAGE) for start, nbytes in ranges]
+    return [*((start, end - start) for start, end in whole if start < end), *ciphertext(source)]
 
 
 def main() -> None:

@@ -6,20 +6,23 @@ Its header says what it is. The known answer of `step/feature/NAME` is that of w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.boot.selftest import tiny_model
+from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors, is_vector, optional_shapes, required_shapes
-from appliance.engine.forward.forward import Forward
+from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.kernels.runtime.table import KernelTable
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.quants import FORMATS
+from appliance.models.sources.source import KernelMatrix
 
 FORMAT = "Q8_0"
 CONTEXT = 128
@@ -99,21 +102,37 @@ def tensors(name: str) -> dict[str, tuple[int, ...]]:
 class FeatureSource(tiny_model.FixedSource):
     """The weights of a feature's model."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, every: bool = False) -> None:
+        """`every`: whether rows go through all experts."""
         super().__init__(FORMAT, tensors(name))
+        self._every = every
         self.tensors = {
             tensor: TensorInfo(tensor, FORMATS["F32" if is_vector(tensor, size) else FORMAT], size,
                                0, 0) for tensor, size in tensors(name).items()}
 
+    def weight(self, name: str) -> KernelMatrix:
+        """As of any model."""
+        weight = super().weight(name)
+        return replace(weight, every=self._every and weight.runs > 1)
+
 
 def logits(table: KernelTable, name: str) -> NDArray[np.float32]:
     """Logits (4, vocabulary): of the last positions of two pieces of a prompt, and of two more
-    tokens."""
+    tokens. Zeros where rows that go through all experts, some at a time, give others."""
     shape = architecture_of(metadata(name))
-    source, rows = FeatureSource(name), []
+    found = _logits(table, FeatureSource(name), shape, ROWS)
+    if shape.mixture is None:
+        return found
+    again = _logits(table, FeatureSource(name, every=True), shape, _CUT)
+    return found if found.tobytes() == again.tobytes() else np.zeros_like(found)
+
+
+def _logits(table: KernelTable, source: FeatureSource, shape: Architecture, most: int) -> NDArray[np.float32]:
+    """As `logits`, of a source, in buffers for `most` rows."""
+    rows = []
     with Pool(table, tiny_model.THREADS) as pool:
         cache = KVCache(shape, 1, CONTEXT)
-        forward = Forward(source, shape, check_tensors(shape, source.tensors), cache, table, pool)
+        forward = Forward(source, shape, check_tensors(shape, source.tensors), cache, table, pool, rows=most)
         end = len(TOKENS)
         for first, last in ((0, _CUT), (_CUT, end)):
             rows.append(forward.run(TOKENS[first:last], range(first, last), [0] * (last - first), [last - first - 1])

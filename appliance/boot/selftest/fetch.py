@@ -78,14 +78,14 @@ class _Case:
         ctypes.memmove(address, data, len(data))
         return len(data)
 
-    def fetch(self, records: bytes, number: int, *, kept: bool = False, oblivious: bool = False) -> bytes:
+    def fetch(self, records: bytes, number: int, *, kept: bool = False) -> bytes:
         """The tile's content afterwards, and the fault that was found."""
         self._now = records
         ctypes.memmove(self._kept.address, records, len(records))
         self.tile.view(np.uint8)[:] = 0xff
         _words(self._stream, Stream, {"FAULT": 0})
         _words(self._worker, Worker, {"HELD": 0, "OTHER_HELD": 0})
-        _words(self._matrix, Matrix, {"KEPT": self._kept.address if kept else 0, "OBLIVIOUS": int(oblivious)})
+        _words(self._matrix, Matrix, {"KEPT": self._kept.address if kept else 0})
         self._call(self._matrix.address, number, 0)
         fault = int(self._stream.view(np.int64)[Stream.offsets["FAULT"] // 8])
         return self.tile.view(np.uint8).tobytes() + f"{FAULTS[fault >> 48]} {fault & 0xffff}".encode()
@@ -124,11 +124,11 @@ def _found(case: _Case, whole: tuple[bool, ...], damage: tuple[int, ...], cut: i
 
 def _found_of_run(case: _Case, whole: tuple[bool, ...]) -> bytes:
     """The kernel's answers to all records of a run of two matrices, to the last when it is passed
-    by, read or decrypted, and to one more."""
+    by and when it is used, and to a number without a record."""
     try:
         tiles = len(RUNS) * len(TILES)
         found = [case.fetch(case.records, number, kept=kept) for number in range(tiles) for kept in whole]
-        found += [case.fetch(case.records, ~(tiles - 1), oblivious=oblivious) for oblivious in (False, True)]
+        found += [case.fetch(case.records, number) for number in (~(tiles - 1), tiles - 1)]
         found += [case.fetch(case.records[:-1], ~(tiles - 1)), case.fetch(case.records, tiles)]
         return b"".join(found)
     finally:

@@ -28,6 +28,10 @@ from appliance.models.file import layout, quants
 from appliance.secure import libcrypto
 
 _SUFFIXES = {shape.suffix: name for name, shape in SHAPES.items()}
+PIECE, PLACE = 80, 128
+"""Bytes of a piece, and of the whole vectors that it is copied in."""
+MASKS = ((-1, 0, 0), (0, 0, -1), (0, 0, 0))
+"""Of each of three places and pieces."""
 _IN_STEP = b"all threads kept step"
 
 
@@ -61,6 +65,14 @@ def gather(table: KernelTable, name: str) -> bytes:
         table.function(f"gather_{SHAPES[name].suffix}")(
             weights.address, columns, row, out.address + 4 * columns * index)
     return out.view(np.uint8).tobytes()
+
+
+def pick(table: KernelTable) -> bytes:
+    """Three places: with the first piece, with the last one, and as it was."""
+    pieces, to = inputs.placed(inputs.stream("pieces", 3 * PIECE)), inputs.placed(inputs.stream("places", 3 * PLACE))
+    masks = inputs.placed(np.array(MASKS, np.int32))
+    table.function("pick_pieces")(pieces.address, PIECE, 3, masks.address, 3, to.address, PLACE)
+    return to.view(np.uint8).tobytes()
 
 
 def pack(table: KernelTable, _name: str) -> bytes:
@@ -115,6 +127,7 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(rf"remember_({'|'.join(CACHE_FORMATS)})"), attention.remember),
     (re.compile(r"(query_q8)"), _query_answer),
     (re.compile(rf"attend_({'|'.join(CACHE_FORMATS)})"), attention.attend),
+    (re.compile(r"(pick_pieces)"), lambda table, _name: pick(table)),
     (re.compile(r"(pack_rows)"), pack),
     (re.compile(r"(fetch_sealed)"), lambda table, _name: fetch.fetch_sealed(table)),
     (re.compile(r"(fetch_plain)"), lambda table, _name: fetch.fetch_plain(table)),

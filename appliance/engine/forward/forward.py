@@ -8,7 +8,7 @@ it knows nothing of text, sampling or requests. Not safe to use from two threads
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from appliance.engine.families.program import output_norm, program
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan, matrices
 from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.lookup import Lookup
 from appliance.engine.forward.program_tables import Parts, ProgramTables, order_of
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tokens, state_nbytes
@@ -86,7 +87,7 @@ def row_widths(a: Architecture) -> dict[str, int]:
     return {"RESIDUAL": a.embedding, "PROJECTED": max([*projected, *(each.projected for each in states)]),
             "ATTENDED": max([a.query_width, *(each.result for each in states)]), "HIDDEN": 2 * a.hidden,
             **({"CONVOLVED": convolved} if convolved else {}),
-            **({"PRODUCT": a.embedding} if apart or (mixture is not None and mixture.shared) else {}),
+            **({"PRODUCT": a.embedding} if apart or mixture is not None else {}),
             **({} if mixture is None else {
                 "ROUTED": padded_rows(mixture.count), "EXPANDED": 2 * mixture.width, "MIXED": a.embedding})}
 
@@ -175,7 +176,8 @@ class Forward:
         self._buffers(rows, wanted)
         self._program(plan)
         self._call_tables(rows)
-        self._embedding = self._streamed_embedding()
+        self._embedding = None if not source.streams(names.EMBEDDING) else Lookup(
+            source, table, self._rows["RESIDUAL"], self._private_row)
         self._kernel = table.address("step")
 
     # --- once: weights ----------------------------------------------------------------------------
@@ -183,7 +185,7 @@ class Forward:
         """Find the widest rows of each kind of activations before buffers are made, and how much of
         the weights that a row reads are experts."""
         shapes, mixture = matrices(self._architecture, self._source.tensors), self._architecture.mixture
-        common, chosen = 0, 0
+        common, chosen, every = 0, 0, False
         for name in (names.EMBEDDING, plan.output, *itertools.chain(*self._order)):
             weight = self._source.weight(name)
             boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes,
@@ -193,7 +195,8 @@ class Forward:
             self._largest[kind] = max(most, weight.columns), max(of_runs, weight.columns if weight.runs > 1 else 0)
             common += weight.nbytes if weight.runs == 1 and name != names.EMBEDDING else 0
             chosen += weight.nbytes * mixture.used if mixture is not None and weight.runs > 1 else 0
-        self.expert_reads = ((0.0, 1, 1) if mixture is None else
+            every |= weight.every and weight.runs > 1
+        self.expert_reads = ((0.0, 1, 1) if mixture is None or every else
                              (chosen / max(common + chosen, 1), mixture.count, mixture.used))
         """The share of experts in the bytes that a row reads, how many there are, and how many it chooses."""
 
@@ -222,21 +225,6 @@ class Forward:
         self.streamed = any(map(self._source.streams, (names.EMBEDDING, *itertools.chain(*order))))
         """Whether each pass reads weights anew, so that it costs much however few rows it has."""
 
-    def _streamed_embedding(self) -> Callable[[NDArray[np.int64]], None] | None:
-        """The writer of the rows of tokens before the kernel runs, where the embedding is not
-        resident."""
-        source, weight, to = self._source, self._source.weight(names.EMBEDDING), self._rows["RESIDUAL"][0]
-        if not source.streams(names.EMBEDDING):
-            return None
-        gather = self._table.function(f"gather_{SHAPES[weight.format.name].suffix}")
-        nbytes = stride(self._architecture.embedding)
-
-        def look_up(tokens: NDArray[np.int64]) -> None:
-            for index, packed, row in source.rows(names.EMBEDDING, tokens.tolist()):
-                gather(packed, weight.columns, row, to + index * nbytes)
-
-        return look_up
-
     # --- once: buffers ----------------------------------------------------------------------------
     def _allocate(self, nbytes: int) -> int:
         return self._secret(nbytes).address
@@ -254,6 +242,7 @@ class Forward:
         for word, width in row_widths(a).items():
             self._rows[word] = self._allocate(stride(width) * rows * rows_each(a, word)), stride(width)
             self._step.put(Step, {word: self._rows[word][0], word + "_STRIDE": stride(width)})
+        self._step.put(Step, {"PAIRS": rows * rows_each(a, "MIXED")})
         self._logits_stride = stride(padded_rows(a.vocabulary))
         self._logits = self._secret(self._logits_stride * wanted)
         self._step.put(Step, {"LOGITS": self._logits.address, "LOGITS_STRIDE": self._logits_stride})
@@ -261,6 +250,7 @@ class Forward:
                   for kind, columns in self._largest.items()}
         self._step.put(Step, {word: self._allocate(nbytes) for word, nbytes in choices_nbytes(a, rows).items()})
         private = self._private_buffers()
+        self._private_row = Step(self._step.address).PRIVATE + private["PRIVATE_ROW"]
         self._offsets = {kind: (shared[kind], private[kind]) for kind in shared}
         self._constants()
 

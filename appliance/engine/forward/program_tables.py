@@ -79,6 +79,7 @@ class ProgramTables:
         self.deltas, self.mambas = (Words(table.nbytes * architecture.layers)
                                     for table in (step.DeltaLayer, step.MambaLayer))
         self._turns: dict[Rope, int] = {}
+        self._through_all = {op.layer for op in ops if any(parts.source.weight(name).every for name in op.weights)}
 
     # --- vectors ----------------------------------------------------------------------------------
     def vector(self, name: str, size: int, factor: float = 1.0) -> int:
@@ -264,7 +265,7 @@ class ProgramTables:
                 "GROUPS": mixture.groups, "GROUPS_USED": mixture.groups_used, "LEAST": mixture.least,
                 "ADDED": mixture.added,
                 "WEIGHTS": 0 if parts.weights is None else self.vector(parts.weights, mixture.count),
-                "SCALE": mixture.scale, "SHARED": int(parts.shared),
+                "SCALE": mixture.scale, "SHARED": int(parts.shared), "ALL": int(index in self._through_all),
                 "SHARED_SCALE": 0 if parts.scale is None else self.vector(parts.scale, self._architecture.embedding),
             }, step.ExpertLayer.nbytes * index)
 

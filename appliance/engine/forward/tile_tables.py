@@ -64,7 +64,6 @@ class Streaming:
                 "NBYTES": tiles[0].nbytes, "LAST_NBYTES": tiles[-1].nbytes, "OFFSET": places[0][0],
                 "RECORD_NBYTES": places[0][1], "LAST_RECORD_NBYTES": places[-1][1],
                 "KEPT": table.kept, "FIRST_PLANNED": len(self._plan) if planned else -1,
-                "OBLIVIOUS": int(table.oblivious),
                 **(self._plain(table) if self._native.tags else {})})
         self._pool.keep(words.memory)
         if planned:

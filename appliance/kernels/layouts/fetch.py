@@ -75,7 +75,6 @@ class Matrix(Table):
     LAST_RECORD_NBYTES: int
     KEPT: int  # address of the first record in memory; 0: read the file
     FIRST_PLANNED: int  # number of the first tile's record in the plan; -1: none of them is in it
-    OBLIVIOUS: int  # 1 to decrypt a tile that is passed by, 0 to read its record only
     # Of a plain model.
     ROW_NBYTES: int
     CHUNK: int  # bytes of whole groups of 16 rows that are read at a time; RECORD of a worker has room for 8 more

@@ -126,6 +126,7 @@ class ExpertLayer(Table):
     WEIGHTS: int  # address of a float32 for each expert that its weight is multiplied by; 0: none
     SHARED: int  # 1 where sums start from the rows at PRODUCT, which the shared expert gave
     SHARED_SCALE: int  # address of the vector whose product with a row is the gate of those; 0: they have none
+    ALL: int  # 1 where each row goes through all experts, so that nobody sees which ones it chose
 
 
 class Choice(Table):
@@ -228,7 +229,7 @@ class Step(Table):
     ATTENDED_STRIDE: int
     HIDDEN: int  # gate and up beside each other
     HIDDEN_STRIDE: int
-    PRODUCT: int  # what is normalised or scaled before it is added to RESIDUAL; 0 where nothing is
+    PRODUCT: int  # what is normalised, scaled or summed before it is added to RESIDUAL; 0 where nothing is
     PRODUCT_STRIDE: int
     LOGITS: int
     LOGITS_STRIDE: int
@@ -239,6 +240,7 @@ class Step(Table):
     EXPANDED_STRIDE: int
     MIXED: int  # what experts give, of each pair
     MIXED_STRIDE: int
+    PAIRS: int  # rows that EXPANDED and MIXED have room for
     CHOICES: At[Choice]  # of each row, in ascending order of experts
     LOADS: At[ExpertRows]  # of each expert
     ACTIVE: At[Numbers]  # how many experts were chosen, and their numbers

@@ -45,7 +45,8 @@ class HiddenRows:
         too little memory."""
         self._tile_units = segment.tile_units
         self._piece_units, self._per_tile = _pieces(segment)
-        self._piece_nbytes = self._piece_units * segment.unit_nbytes
+        self.piece_nbytes = self._piece_units * segment.unit_nbytes
+        """Plaintext of a piece, at most."""
         self._ends = [0]  # of each piece and its tag in the pages, behind a 0
         key = SecretBytes(KEY_NBYTES)  # not of `generate_key`, whose bytes nobody can wipe
         fill_randomly(key)
@@ -60,9 +61,9 @@ class HiddenRows:
             raise
 
     def _encrypt(self, tile: memoryview) -> None:
-        for first in range(0, len(tile), self._piece_nbytes):
+        for first in range(0, len(tile), self.piece_nbytes):
             number, start = len(self._ends) - 1, self._ends[-1]
-            record = self._cipher.encrypt(number.to_bytes(12, "big"), tile[first:first + self._piece_nbytes], None)
+            record = self._cipher.encrypt(number.to_bytes(12, "big"), tile[first:first + self.piece_nbytes], None)
             self._pages[start:start + len(record)] = record
             self._ends.append(start + len(record))
 

@@ -39,6 +39,7 @@ class KernelMatrix:
     in_order: bool = False  # tiles come from a disk, which brings each once, in their order
     runs: int = 1  # matrices
     visited: bool = False  # each pass asks for all tiles; where it does not need a tile, for its complement
+    every: bool = False  # each pass uses all of it for each row, so that nobody sees what a row needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,6 @@ class TileTable:
     places: tuple[tuple[int, int], ...]  # offset and bytes of each tile in the file, see `TileReader.place`
     kept: int  # address of the records, where they are in memory; else 0
     stride: int  # bytes from the place of one matrix' tile to that of the next
-    oblivious: bool = False  # whether a tile that is passed by is decrypted
 
 
 class TileSource(Protocol):
@@ -105,6 +105,14 @@ class TileSource(Protocol):
         of them, address of packed groups, row within those); valid until the next. Within `passing`
         only."""
 
+    def groups(self, name: str) -> Iterator[tuple[int, int]]:
+        """All groups of 16 rows of a matrix of which each pass uses all, some at a time, in their
+        order: (address, how many); valid until the next. Within `passing` only."""
+
+    def spare(self, name: str) -> tuple[int, int]:
+        """The address of memory for groups of such a matrix until the pass ends, and for how many;
+        not while tiles are fetched."""
+
     def close(self) -> None:
         """Give the memory back. Addresses handed out before are void from here on."""
 
@@ -141,5 +149,13 @@ class InMemory:
         return nullcontext()
 
     def rows(self, name: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Raise FormatError: the matrix is in memory."""
+        raise FormatError(f"tensor {name!r} is in memory")
+
+    def groups(self, name: str) -> Iterator[tuple[int, int]]:
+        """Raise FormatError: the matrix is in memory."""
+        raise FormatError(f"tensor {name!r} is in memory")
+
+    def spare(self, name: str) -> tuple[int, int]:
         """Raise FormatError: the matrix is in memory."""
         raise FormatError(f"tensor {name!r} is in memory")

@@ -22,13 +22,14 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import ApplianceError, ModelError
+from appliance.errors import ApplianceError, FormatError, ModelError
 from appliance.models.file.opened import OpenModel
 from appliance.models.file.roles import Roles, by_rank, check_runnable
 from appliance.models.sealed.reader import SealedModel
 from appliance.models.sources.decrypted import Decrypted
 from appliance.models.sources.hidden_rows import HiddenRows
 from appliance.models.sources.native import Native
+from appliance.models.sources.resident import ALIGNMENT
 from appliance.models.sources.source import Access, KernelMatrix, TileTable
 from appliance.models.sources.tagged import PlainTiles
 from appliance.models.sources.tile_reader import TileReader
@@ -49,7 +50,7 @@ class StreamedSource(OpenModel):
 
     Names in `resident` are decrypted once and kept; all vectors are. Unless `access` is "leaks",
     looking up embeddings shows the disk nothing: their ciphertext is kept in memory. Of runs of
-    matrices on the disk, each pass then reads all; with "oblivious", it decrypts all in one order.
+    matrices on the disk, each pass then reads all; with "oblivious", it uses all in one order.
     """
 
     def __init__(self, tiles: SealedModel | PlainTiles, *, resident: Collection[str] = (), access: Access = "hidden",
@@ -177,10 +178,12 @@ class StreamedSource(OpenModel):
         there is none of this kind."""
         run, segment = self.matrix_run(name), self.reader.segment(name)
         shape, address = (run.info.format, run.rows, run.columns), self._decrypted.address(name)
+        every = self._access == "oblivious" and (run.runs > 1 or (name == EMBEDDING and not address))
         if address:
-            return KernelMatrix(*shape, address, run.nbytes, runs=run.runs)
-        return KernelMatrix(*shape, 0, run.nbytes, self._fetch_address, self._number[name], segment.tile_units,
-                            self.reader.past_cache and self._in_order(name), run.runs, self.reader.visited(segment))
+            return KernelMatrix(*shape, address, run.nbytes, runs=run.runs, every=every)
+        past = self.reader.past_cache and self._in_order(name)
+        return KernelMatrix(*shape, 0, run.nbytes, self._fetch_address, self._number[name], segment.tile_units, past,
+                            run.runs, self.reader.visited(segment), every)
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """Return a vector, decoded, read-only. Raises FormatError if there is none of this kind."""
@@ -219,15 +222,33 @@ class StreamedSource(OpenModel):
         for index, number in enumerate(numbers):
             piece, row = divmod(number, segment.tile_rows) if hidden is None else hidden.place(number)
             wanted.setdefault(piece, []).append((index, row))
-        every = range(hidden.pieces) if hidden is not None and self._access == "oblivious" else sorted(wanted)
-        for piece in every:
+        for piece in sorted(wanted):
             if hidden is None:
                 self.reader.fill(worker, segment.first_tile + piece)
             else:
-                worker.hold(-1)
-                self.workers.count(worker, hidden.read(piece, worker.tile))
-            for index, row in wanted.get(piece, ()):
+                self._open_piece(hidden, piece)
+            for index, row in wanted[piece]:
                 yield index, worker.address, row
+
+    def _open_piece(self, hidden: HiddenRows, piece: int, more: int = 0) -> int:
+        """Decrypt a piece into the first thread's buffer, beside `more` bytes; its bytes."""
+        self.workers[0].hold(-1)
+        nbytes = hidden.read(piece, self.workers[0].tile)
+        self.workers.count(self.workers[0], nbytes + more)
+        return nbytes
+
+    def groups(self, name: str) -> Iterator[tuple[int, int]]:
+        """Yield all groups of the embedding, see `TileSource`. Raises FormatError for another."""
+        hidden, unit = self._embedding, self.reader.segment(name).unit_nbytes
+        if hidden is None or name != EMBEDDING:
+            raise FormatError(f"tensor {name!r} is not kept hidden")
+        for piece in range(hidden.pieces):
+            yield self.workers[0].address, self._open_piece(hidden, piece, unit * self.spare(name)[1]) // unit
+
+    def spare(self, name: str) -> tuple[int, int]:
+        """Return the memory for groups of the embedding, see `TileSource`."""
+        used = 0 if self._embedding is None else -(-self._embedding.piece_nbytes // ALIGNMENT) + 1
+        return self.workers[0].spare(ALIGNMENT * used, self.reader.segment(name).unit_nbytes + ALIGNMENT)
 
     def _fetch(self, number: int, tile: int, thread: int) -> int:
         """Called by kernels: the address of tile `tile` of the matrix `number`, for the thread

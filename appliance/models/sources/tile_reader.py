@@ -123,8 +123,7 @@ class TileReader:
         segment = self.segment(name)
         tiles = tuple(self.tiles.tiling.tile(segment.first_tile + index) for index in range(segment.run_tiles))
         return TileTable(segment, tiles, tuple(map(self.place, tiles)), self.kept(name),
-                         segment.run_nbytes if self._workers.plain else segment.run_stride,
-                         self._access == "oblivious")
+                         segment.run_nbytes if self._workers.plain else segment.run_stride)
 
     def place(self, tile: Tile) -> tuple[int, int]:
         """Where a tile is in the file: offset and bytes of its record, or of its rows in a plain
@@ -161,9 +160,6 @@ class TileReader:
 
     def pass_by(self, worker: WorkerBuffers, number: int) -> None:
         """Read a tile that nobody needs, as if somebody did. Errors as `fill`."""
-        if self._access == "oblivious":
-            self.fill(worker, number)
-            return
         offset, nbytes = self.place(self._tile(number))
         worker.read_nbytes += nbytes
         with self._read_ahead(self._tile(number)) as found:

@@ -55,6 +55,14 @@ class WorkerBuffers:
         """The most bytes of plaintext at one moment."""
         return self.places * len(self.tile) + (len(self.room) if self._plain else 0)
 
+    def spare(self, used: int, each: int) -> tuple[int, int]:
+        """The address of memory for plaintext, and for how many things of `each` bytes. It is the
+        other slot, or what is behind `used` bytes of this one where there is one place."""
+        if self.places == 1 and used + each <= len(self.tile):
+            return self.address + used, (len(self.tile) - used) // each
+        other = (self._slot + 1) % SLOTS
+        return self.addresses[other], max(len(self.tiles[other]) // each, 1)
+
     def turn(self) -> None:
         """Use the next slot, and overwrite its content."""
         self._slot = (self._slot + 1) % self.places

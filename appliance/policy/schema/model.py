@@ -102,9 +102,10 @@ class Model(Block):
             "tells what the text is about, for speed.")),
         description="The reads that no text may change. `\"hidden\"`: those of the disk. Experts are in locked "
         "memory, decrypted or not, or each pass reads all of them. `\"oblivious\"`: also those of the memory that "
-        "holds embeddings and experts. Each pass decrypts all of both in one order, which takes its time; it needs "
-        "`streaming_decrypt = true`. `\"leaks\"`: none. The operator of the disk sees which embedding rows and experts "
-        "are read, which tells what the text is about. Every verdict and receipt says so.")
+        "a pass works in. Each pass decrypts all embeddings and experts in one order, and multiplies each row with all "
+        "experts, which takes its time; it needs `streaming_decrypt = true`. `\"leaks\"`: none. The operator of the "
+        "disk sees which embedding rows and experts are read, which tells what the text is about. Every verdict and "
+        "receipt says so.")
     context_length: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=32_768, enforced_by="boot/planning/footprint", description="Upper bound on the context in tokens; the "
         "model's own limit holds where lower.")

@@ -8,15 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from appliance.kernels.layouts.step import Step
 from appliance.models.sources.source import Access
-from appliance.models.sources.streamed import StreamedSource
 from appliance.secure.locked import address
 from tests.support.disk_traces import DiskTracer
-from tests.support.page_traces import PAGE, PageTracer
+from tests.support.page_traces import PageTracer
 from tests.support.require import tools
-from tests.support.traced_mixture import EXPERTS, MARK, answer, prompts, running
+from tests.support.traced_mixture import EXPERTS, MARK, PROMPT, answer, ciphertext, prompts, running, working
 
 COUNT = 100
 _READS = ("read,pread64,readv,preadv,preadv2,mmap,sendfile,splice,copy_file_range,fadvise64,readahead,io_uring_setup,"
@@ -60,12 +61,6 @@ def test_the_kernel_sees_one_trace(access: Access, tmp_path: Path) -> None:
     assert (COUNT if access == "leaks" else 1) == _different([*traces])
 
 
-def _ciphertext(source: StreamedSource) -> list[tuple[int, int]]:
-    """The memory with the records of experts and the pieces of the embedding, by its addresses and bytes."""
-    pages = [source.reader.records.pages, *([source._embedding._pages] if source._embedding else [])]
-    return [(address(each), len(each)) for each in pages if each is not None]
-
-
 @pytest.mark.parametrize("kind", ["sealed", "compiled sealed"])
 @pytest.mark.parametrize("access", ["hidden", "oblivious", "leaks"])
 def test_the_memory_of_ciphertext_sees_one_trace(kind: str, access: Access, tmp_path: Path) -> None:
@@ -73,7 +68,7 @@ def test_the_memory_of_ciphertext_sees_one_trace(kind: str, access: Access, tmp_
     They are others for each under "hidden", which promises nothing of memory, and where so the tracer sees."""
     traces = []
     with running(kind, tmp_path, access, kept=EXPERTS) as (engine, source):
-        tracer = PageTracer(_ciphertext(source), tmp_path, window=4)
+        tracer = PageTracer(ciphertext(source), tmp_path, window=4)
         for tokens in prompts(COUNT):
             with tracer.tracing():
                 answer(engine, tokens)
@@ -81,24 +76,26 @@ def test_the_memory_of_ciphertext_sees_one_trace(kind: str, access: Access, tmp_
     assert (1 if access == "oblivious" else COUNT) == _different([*traces])
 
 
-def test_pages_that_a_pass_works_in_tell(tmp_path: Path) -> None:
-    """What "oblivious" does not hide, as docs/concepts/memory.md says: results are written between the tile of a chosen
-    expert and the next one."""
-    traces = []
-    with running("compiled sealed", tmp_path, "oblivious", kept=EXPERTS) as (engine, source):
-        working = [(each.address, each.nbytes) for each in engine._forward._memories]
-        inner = [(start, end - start) for address, nbytes in working
-                 if (start := -(-address // PAGE) * PAGE) < (end := (address + nbytes) // PAGE * PAGE)]
-        tracer = PageTracer([*inner, *_ciphertext(source)], tmp_path, window=8)
-        for tokens in prompts(COUNT):
+@pytest.mark.parametrize("count", [8, pytest.param(COUNT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("access", ["hidden", "oblivious", "leaks"])
+def test_a_whole_pass_sees_one_trace(access: Access, count: int, tmp_path: Path) -> None:
+    """All pages that a pass touches, and their order, are the same for each prompt under "oblivious", or others for
+    each where so the tracer sees. Experts go through a prompt's rows in parts."""
+    traces, sets = [], []
+    with running("compiled sealed", tmp_path, access, kept=EXPERTS) as (engine, source):
+        engine._forward._step.put(Step, {"PAIRS": 5 * PROMPT})
+        tracer = PageTracer(working(engine, source), tmp_path, window=8)
+        for tokens in prompts(count):
             with tracer.tracing():
                 answer(engine, tokens)
             traces.append(tracer.pages)
-    assert _different([*traces]) == COUNT
+            sets.append(frozenset(np.frombuffer(tracer.pages, np.uint64).tolist()))
+    assert (1 if access == "oblivious" else count) == len(set(traces))
+    assert (1 if access == "oblivious" else count) == len(set(sets))
 
 
 def test_pages_of_resident_experts_tell(tmp_path: Path) -> None:
-    """Of experts that are resident, only the chosen ones are touched: why "oblivious" is refused for these."""
+    """Of experts that are resident, only the chosen ones are touched under "hidden"."""
     traces = []
     with running("compiled sealed", tmp_path, "hidden", resident=EXPERTS) as (engine, source):
         arena = source._decrypted._arena

@@ -13,6 +13,7 @@ import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.families.tensors import roles_of
+from appliance.kernels.layouts.step import Step
 from appliance.models.sources.source import Access
 from appliance.models.sources.streamed import StreamedSource
 from tests.support import family_models
@@ -50,6 +51,7 @@ def _expected(name: str) -> np.ndarray:
     ("qwen3moe", {"kept": _EXPERTS}), ("qwen3moe", {"kept": _EXPERTS[:5], "access": "oblivious"}),
     ("qwen3moe", {"drop": True}), ("qwen3moe", {"drop": True, "access": "leaks"}),
     ("qwen3moe", {"resident": _EXPERTS[3:7], "drop": True}), ("qwen3moe", {"tile_size": 65536}),
+    ("qwen3moe", {"resident": _EXPERTS, "access": "oblivious"}),
     *((name, {"access": access}) for name in NAMES[1:] for access in ("hidden", "oblivious"))])
 def test_the_same_bits(kind: str, name: str, how: dict[str, Any], tmp_path: Path) -> None:
     """Whatever is kept, read or decrypted, row by row and in pieces, the logits are those of the resident model."""
@@ -58,6 +60,15 @@ def test_the_same_bits(kind: str, name: str, how: dict[str, Any], tmp_path: Path
         assert np.array_equal(expected, logits_of(engine, PROMPT))
     with _running(kind, tmp_path, name, threads=1, **how) as (engine, _):
         assert np.array_equal(expected[-1:], logits_of(engine, PROMPT, last=1))
+
+
+@pytest.mark.parametrize("pairs", [20, 41, 100])
+@pytest.mark.parametrize("name", [*NAMES, "bailingmoe2"])
+def test_rows_through_some_experts_at_a_time(name: str, pairs: int, tmp_path: Path) -> None:
+    """Where there is room for few results, the sums are those of experts that were chosen all the same."""
+    with _running("compiled sealed", tmp_path, name, access="oblivious") as (engine, _):
+        engine._forward._step.put(Step, {"PAIRS": pairs})
+        assert np.array_equal(_expected(name), logits_of(engine, PROMPT, chunk=20))
 
 
 def _passes(engine: Engine, source: StreamedSource, tokens: list[int]) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """One row of a weight matrix as float32: the lookup of a token's embedding.
 
     gather_F(w, k, row, x)
+    pick_pieces(from, size, count, masks, rows, to, stride)
 
 `w`: the matrix in kernel order; writes `k` float32 at `x`. The arithmetic is that of ggml's
 decoders (a weight is (d * scale) * q - (dmin * minimum), each operation rounded), so the result
@@ -8,6 +9,11 @@ equals theirs bit for bit.
 
 Emitted from the descriptions in `formats.py`, as products are, for a single row: 4 neighbouring
 weights at a time.
+
+`pick_pieces` copies pieces, and nobody sees which. `count` pieces of `size` bytes lie one after the
+other, and `rows` places at `to` are `stride` bytes apart. Each place gets the piece whose mask is
+all ones, and stays as it is without one. `masks`: an int32 for each place and piece, 0 or -1. All
+pieces are read for each place, and all places are written, in whole vectors.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from appliance.kernels.code.product.formats import BYTE, FORMATS, Format, Rows, 
 from appliance.kernels.code.product.patch import READ
 from appliance.kernels.compiler.emit import F32, I8, I64, Code, Val
 from appliance.kernels.compiler.registry import kernel
-from appliance.kernels.compiler.vector import i64, operation
+from appliance.kernels.compiler.vector import get_i32, i64, load_i32, operation, splat_i32, store_i32
 from appliance.kernels.layouts.shapes import SHAPES
 
 SIGNATURE = "void(i8,i8,i8,i8)"
@@ -76,3 +82,16 @@ def _gather(name: str) -> Any:
 
 for _shape in SHAPES.values():
     kernel(f"gather_{_shape.suffix}", SIGNATURE)(_gather(_shape.name))
+
+
+@kernel("pick_pieces", "void(i8,i8,i8,i8,i8,i8,i8)")
+def pick_pieces(pieces: int, size: int, count: int, masks: int, rows: int, to: int, stride: int) -> None:
+    """Copy pieces by masks."""
+    for row in range(rows):
+        for at in range(0, size, 64):
+            place = to + row * stride + at
+            kept = load_i32(place)
+            for piece in range(count):
+                mask = splat_i32(get_i32(masks + 4 * (row * count + piece)))
+                kept = kept ^ ((kept ^ load_i32(pieces + piece * size + at)) & mask)
+            store_i32(place, kept)

@@ -5,13 +5,20 @@ Rows of a pass that chose the same expert are multiplied with it together. Each 
 expert has a row in EXPANDED and one in MIXED, and those of an expert lie together. A single row has
 no phase for choosing. Every thread does that for itself, in each phase, which costs less than to
 wait for another.
+
+Where nobody may see which experts a row chooses, each row goes through all of them, a few experts
+at a time: as many as EXPANDED and MIXED have room for. The sums then take the chosen ones, by
+masks, and have the same bits. Such a pass reads and writes the same memory in the same order,
+whatever its rows choose.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from appliance.kernels.code.rows.activation import activate
 from appliance.kernels.code.rows.norm import normalise
-from appliance.kernels.code.rows.scores import choose, dot, scale_vector, sigmoid_of
+from appliance.kernels.code.rows.scores import blend, choose, dot, padded, scale_vector, sigmoid_of, spread
 from appliance.kernels.code.step.attention import private
 from appliance.kernels.code.step.lockstep import claim, finish
 from appliance.kernels.code.step.matrix import (
@@ -27,18 +34,21 @@ from appliance.kernels.code.step.matrix import (
     whole_tiles,
 )
 from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.records import record
 from appliance.kernels.compiler.vector import (
     f32,
     fma_f32,
     get_f32,
+    get_i32,
     load_f32,
     load_i32,
     set_i64,
     splat_f32,
+    splat_i32,
     store_f32,
     store_i32,
 )
-from appliance.kernels.layouts.step import Choice, ExpertLayer, Op, Step, Weight
+from appliance.kernels.layouts.step import EXPAND_CHOSEN, Choice, ExpertLayer, Op, Step, Weight
 
 FEW = 8
 """With more rows, experts have unlike numbers of them, and threads end together if they claim little at a time."""
@@ -51,6 +61,16 @@ GRAIN = 4096
 
 PIECE, SHORT = 1024, 256
 """Floats of a row that one unit of work is where rows are added; of a single row."""
+
+
+@record
+@dataclass(frozen=True)
+class Band:
+    """The rows of a pass, and the experts that all of them go through."""
+
+    rows: int
+    first: int
+    count: int  # 0: each row goes through its chosen experts
 
 
 @device
@@ -96,9 +116,11 @@ def order_pairs(step: Step, experts: ExpertLayer, rows: int) -> None:
 
 
 @device(inline=False)
-def choose_rows(step: Step, op: Op, rows: int, thread: int) -> None:
-    """Two phases: the experts of each row, and the numbers of pairs. None for a single row."""
-    if rows == 1:
+def choose_rows(step: Step, op: Op, band: Band, thread: int) -> None:
+    """Two phases: the experts of each row, and the numbers of pairs. None for a single row, nor
+    where rows go through all experts."""
+    rows = band.rows
+    if rows == 1 or band.count > 0:
         return
     team, experts, own = step.TEAM, op.EXPERTS, private(step, thread)
     first, last = claim(team, thread, rows, 1)
@@ -155,9 +177,29 @@ def quantise_pairs(step: Step, op: Op, row: int) -> None:
 
 
 @device(inline=False)
-def prepare_pairs(step: Step, op: Op, rows: int, thread: int) -> None:
+def prepare_all(step: Step, op: Op, band: Band, thread: int) -> None:
+    """A phase: what all experts get of each row, or of each one's hidden rows, quantised."""
+    team, rows, both, weight = step.TEAM, band.rows, Matrices(op.WEIGHTS, op.COUNT), op.WEIGHTS
+    total = band.count if reads_pairs(step, op) else rows
+    first, last = claim(team, thread, total, 1)
+    while first < last:
+        for index in range(first, last):
+            if reads_pairs(step, op):
+                call_quantise(weight.QUANTISE, op.X + index * rows * op.X_STRIDE, op.X_STRIDE, weight.COLUMNS,
+                              weight.ACTIVATIONS + index * rows * weight.TOKEN_NBYTES, 0, rows, rows)
+            else:
+                prepare_row(step, both, op.X + index * op.X_STRIDE, op.NORM, index, rows, thread)
+        first, last = claim(team, thread, total, 1)
+    finish(team, thread, total)
+
+
+@device(inline=False)
+def prepare_pairs(step: Step, op: Op, band: Band, thread: int) -> None:
     """A phase: what experts get of each of many rows, quantised."""
-    team = step.TEAM
+    if band.count > 0:
+        prepare_all(step, op, band, thread)
+        return
+    team, rows = step.TEAM, band.rows
     first, last = claim(team, thread, rows, 1)
     while first < last:
         for row in range(first, last):
@@ -170,16 +212,26 @@ def prepare_pairs(step: Step, op: Op, rows: int, thread: int) -> None:
 
 
 @device
-def expert_at(step: Step, choices: Choice, index: int, rows: int) -> int:
-    """The expert `index` of those chosen."""
-    return choices[index].EXPERT if rows == 1 else step.ACTIVE[1 + index]
+def expert_at(step: Step, choices: Choice, index: int, band: Band) -> int:
+    """The number of an expert, by its place among the experts of the pass."""
+    if band.count > 0:
+        return band.first + index
+    return choices[index].EXPERT if band.rows == 1 else step.ACTIVE[1 + index]
 
 
 @device
-def place_of(step: Step, experts: ExpertLayer, choices: Choice, expert: int, rows: int) -> int:
+def experts_of(step: Step, experts: ExpertLayer, band: Band) -> int:
+    """How many experts rows go through."""
+    if band.count > 0:
+        return band.count
+    return experts.USED if band.rows == 1 else step.ACTIVE[0]
+
+
+@device
+def place_of(step: Step, experts: ExpertLayer, choices: Choice, expert: int, band: Band) -> int:
     """The place of an expert among those chosen; -1 where it is not one of them."""
-    for index in range(experts.USED if rows == 1 else step.ACTIVE[0]):
-        if expert_at(step, choices, index, rows) == expert:
+    for index in range(experts_of(step, experts, band)):
+        if expert_at(step, choices, index, band) == expert:
             return index
     return -1
 
@@ -191,14 +243,6 @@ def all_visited(matrices: Matrices) -> bool:
         if matrices.first[index].VISITED != 0:
             return True
     return False
-
-
-@device
-def units_of_chosen(step: Step, op: Op, matrices: Matrices, each: int, rows: int) -> int:
-    """Units of work, of `each` for every expert."""
-    if all_visited(matrices):
-        return each * op.EXPERTS.COUNT
-    return each * (op.EXPERTS.USED if rows == 1 else step.ACTIVE[0])
 
 
 @device(inline=False)
@@ -213,22 +257,26 @@ def pass_by(matrices: Matrices, expert: int, low: int, high: int, thread: int) -
 
 
 @device
-def first_pair(step: Step, expert: int, index: int, rows: int) -> int:
+def first_pair(step: Step, expert: int, index: int, band: Band) -> int:
     """The number of an expert's first pair."""
-    return index if rows == 1 else step.LOADS[expert].FIRST
+    if band.count > 0:
+        return index * band.rows
+    return index if band.rows == 1 else step.LOADS[expert].FIRST
 
 
 @device
-def pairs_of(step: Step, expert: int, rows: int) -> int:
+def pairs_of(step: Step, expert: int, band: Band) -> int:
     """How many pairs an expert has."""
-    return 1 if rows == 1 else step.LOADS[expert].ROWS
+    return band.rows if band.count > 0 or band.rows == 1 else step.LOADS[expert].ROWS
 
 
 @device
-def activations_at(step: Step, weight: Weight, pair: int, rows: int, thread: int) -> int:
+def activations_at(step: Step, op: Op, weight: Weight, pair: int, band: Band, thread: int) -> int:
     """Where `prepare_pairs` put what an expert gets, by the number of its first pair."""
-    if rows == 1:
+    if band.rows == 1:
         return private(step, thread) + weight.PRIVATE_ACTIVATIONS
+    if band.count > 0 and not reads_pairs(step, op):
+        return weight.ACTIVATIONS
     return weight.ACTIVATIONS + pair * weight.TOKEN_NBYTES
 
 
@@ -252,81 +300,49 @@ def grain_of(matrices: Matrices, rows: int) -> int:
 
 
 @device(inline=False)
-def expand_job(step: Step, op: Op, choices: Choice, index: int, rows: int, low: int, high: int, thread: int) -> None:
-    """Hidden rows of an expert, for groups low..high-1."""
-    gate, up, stride, beside = op.WEIGHTS, op.WEIGHTS[1], op.Y_STRIDE, op.UP
-    expert = expert_at(step, choices, index, rows)
-    pair, count = first_pair(step, expert, index, rows), pairs_of(step, expert, rows)
-    hidden = op.Y + pair * stride
-    multiply(step, gate, Job(activations_at(step, gate, pair, rows, thread), count, expert),
-             Result(hidden, stride, 0), low, high, thread)
-    multiply(step, up, Job(activations_at(step, up, pair, rows, thread), count, expert),
-             Result(hidden + beside, stride, 0), low, high, thread)
-    for row in range(count):
-        place = hidden + row * stride + 64 * low
-        activate(op.ACTIVATION, place, place + beside, 16 * (high - low))
-
-
-@device(inline=False)
-def expand_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
-    """A phase or two: the hidden rows of experts."""
-    team, experts, both = step.TEAM, op.EXPERTS, Matrices(op.WEIGHTS, 2)
-    if rows > 1:
-        prepare_pairs(step, op, rows, thread)
-    unit, groups, choices = unit_of(both, rows), op.WEIGHTS.GROUPS, step.CHOICES
-    each, grain = units_of(op.WEIGHTS, unit), grain_of(both, rows)
-    total, visited = units_of_chosen(step, op, both, each, rows), all_visited(both)
-    first, last = claim(team, thread, total, grain)
-    if rows == 1 and first < last:
-        prepare_row(step, both, op.X, op.NORM, 0, 1, thread)
-        choices = own_choices(step, experts, thread)
-    while first < last:
-        for index in range(first // each, (last + each - 1) // each):
-            low, high = max(first - index * each, 0) * unit, min((last - index * each) * unit, groups)
-            place = place_of(step, experts, choices, index, rows) if visited else index
-            if place < 0:
-                pass_by(both, index, low, high, thread)
-            else:
-                expand_job(step, op, choices, place, rows, low, high, thread)
-        first, last = claim(team, thread, total, grain)
-    finish(team, thread, total)
-
-
-@device(inline=False)
-def multiply_job(step: Step, op: Op, choices: Choice, index: int, rows: int, low: int, high: int,
+def multiply_job(step: Step, op: Op, choices: Choice, index: int, band: Band, low: int, high: int,
                  thread: int) -> None:
-    """Results of an expert, for groups low..high-1."""
-    weight, expert = op.WEIGHTS, expert_at(step, choices, index, rows)
-    pair, count = first_pair(step, expert, index, rows), pairs_of(step, expert, rows)
-    activations = activations_at(step, weight, pair, rows, thread)
-    if rows == 1 and reads_pairs(step, op):
-        call_quantise(weight.QUANTISE, op.X + pair * op.X_STRIDE, 0, weight.COLUMNS, activations, 0, 1, 1)
-    multiply(step, weight, Job(activations, count, expert), Result(op.Y + pair * op.Y_STRIDE, op.Y_STRIDE, 0), low,
-             high, thread)
+    """Results of an expert, or its hidden rows, for groups low..high-1."""
+    expert, stride = expert_at(step, choices, index, band), op.Y_STRIDE
+    pair, count = first_pair(step, expert, index, band), pairs_of(step, expert, band)
+    if band.rows == 1 and reads_pairs(step, op):
+        call_quantise(op.WEIGHTS.QUANTISE, op.X + pair * op.X_STRIDE, 0, op.WEIGHTS.COLUMNS,
+                      activations_at(step, op, op.WEIGHTS, pair, band, thread), 0, 1, 1)
+    for number in range(op.COUNT):
+        weight = op.WEIGHTS[number]
+        multiply(step, weight, Job(activations_at(step, op, weight, pair, band, thread), count, expert),
+                 Result(op.Y + pair * stride + number * op.UP, stride, 0), low, high, thread)
+    if op.KIND == EXPAND_CHOSEN:
+        for row in range(count):
+            place = op.Y + (pair + row) * stride + 64 * low
+            activate(op.ACTIVATION, place, place + op.UP, 16 * (high - low))
 
 
 @device(inline=False)
-def multiply_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
-    """A phase or two: the products of a matrix of each expert with its rows."""
-    team, experts, one = step.TEAM, op.EXPERTS, Matrices(op.WEIGHTS, 1)
+def multiply_chosen(step: Step, op: Op, band: Band, thread: int) -> None:
+    """A phase or two: the products of the matrices of each expert with its rows, or their hidden
+    rows."""
+    team, experts, all_of, rows = step.TEAM, op.EXPERTS, Matrices(op.WEIGHTS, op.COUNT), band.rows
     if rows > 1:
-        prepare_pairs(step, op, rows, thread)
-    unit, groups, choices = unit_of(one, rows), op.WEIGHTS.GROUPS, step.CHOICES
-    each, grain = units_of(op.WEIGHTS, unit), grain_of(one, rows)
-    total, visited = units_of_chosen(step, op, one, each, rows), all_visited(one)
+        prepare_pairs(step, op, band, thread)
+    unit, groups, choices = unit_of(all_of, rows), op.WEIGHTS.GROUPS, step.CHOICES
+    each, grain = units_of(op.WEIGHTS, unit), grain_of(all_of, rows)
+    visited = band.count == 0 and all_visited(all_of)
+    total = each * (experts.COUNT if visited else experts_of(step, experts, band))
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
         if not reads_pairs(step, op):
-            prepare_row(step, one, op.X, op.NORM, 0, 1, thread)
-        choices = own_choices(step, experts, thread)
+            prepare_row(step, all_of, op.X, op.NORM, 0, 1, thread)
+        if band.count == 0:
+            choices = own_choices(step, experts, thread)
     while first < last:
         for index in range(first // each, (last + each - 1) // each):
             low, high = max(first - index * each, 0) * unit, min((last - index * each) * unit, groups)
-            place = place_of(step, experts, choices, index, rows) if visited else index
+            place = place_of(step, experts, choices, index, band) if visited else index
             if place < 0:
-                pass_by(one, index, low, high, thread)
+                pass_by(all_of, index, low, high, thread)
             else:
-                multiply_job(step, op, choices, place, rows, low, high, thread)
+                multiply_job(step, op, choices, place, band, low, high, thread)
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)
 
@@ -348,19 +364,43 @@ def combine(step: Step, op: Op, choices: Choice, row: int, start: int, count: in
 
 
 @device(inline=False)
-def combine_rows(step: Step, op: Op, rows: int, thread: int) -> None:
+def combine_all(step: Step, op: Op, band: Band, row: int, start: int, count: int, thread: int) -> None:
+    """Go on with the sum of a row's experts, at PRODUCT: `count` floats from `start` on. The last
+    band adds it to another row."""
+    experts, scratch = op.EXPERTS, private(step, thread) + step.PRIVATE_SCORES
+    choices = Choice(private(step, thread) + step.PRIVATE_CHOICES)
+    choose(experts, step.ROUTED + row * step.ROUTED_STRIDE, scratch, choices)
+    spread(experts, scratch, choices)
+    sums, to, scale = step.PRODUCT + row * step.PRODUCT_STRIDE, op.Y + row * op.Y_STRIDE, splat_f32(op.SCALE)
+    weights, masks = scratch + 4 * band.first, scratch + 4 * padded(experts.COUNT) + 4 * band.first
+    for at in range(4 * start, 4 * (start + count), 64):
+        y = splat_f32(f32(0.0)) if band.first == 0 and experts.SHARED == 0 else load_f32(sums + at)
+        for index in range(band.count):
+            x = load_f32(op.X + (index * band.rows + row) * op.X_STRIDE + at)
+            y = blend(splat_i32(get_i32(masks + 4 * index)), fma_f32(x, splat_f32(get_f32(weights + 4 * index)), y), y)
+        if band.first + band.count < experts.COUNT:
+            store_f32(sums + at, y)
+        else:
+            store_f32(to + at, y if op.ACCUMULATE == 0 else fma_f32(scale, y, load_f32(to + at)))
+
+
+@device(inline=False)
+def combine_rows(step: Step, op: Op, band: Band, thread: int) -> None:
     """A phase: the weighted sums of what experts give, or those added to rows."""
-    team, experts, width = step.TEAM, op.EXPERTS, op.COLUMNS
+    team, experts, width, rows = step.TEAM, op.EXPERTS, op.COLUMNS, band.rows
     piece = SHORT if rows == 1 else PIECE
     pieces = (width + piece - 1) // piece
     total, choices = rows * pieces, step.CHOICES
     first, last = claim(team, thread, total, 1)
-    if rows == 1 and first < last:
+    if rows == 1 and band.count == 0 and first < last:
         choices = own_choices(step, experts, thread)
     while first < last:
         for unit in range(first, last):
             row, start = unit // pieces, unit % pieces * piece
-            combine(step, op, choices[row * experts.USED], row, start, min(piece, width - start))
+            if band.count > 0:
+                combine_all(step, op, band, row, start, min(piece, width - start), thread)
+            else:
+                combine(step, op, choices[row * experts.USED], row, start, min(piece, width - start))
         first, last = claim(team, thread, total, 1)
     finish(team, thread, total)
 

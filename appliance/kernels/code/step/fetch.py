@@ -314,10 +314,8 @@ def _fetch(open_one: Any) -> Any:
         stream = matrix.STREAM
         worker = stream.WORKERS[thread]
         if tile < 0:
-            tile = ~tile
-            if matrix.OBLIVIOUS == 0:
-                pass_by(stream, worker, matrix, tile)
-                return worker.TILE
+            pass_by(stream, worker, matrix, ~tile)
+            return worker.TILE
         place, number = worker.TILE, matrix.FIRST_TILE + tile
         if load_long(stream.FAULT) == 0:
             if worker.HELD == number + 1:

@@ -15,9 +15,9 @@ from appliance.kernels.code.step.attention import attend_rows, private
 from appliance.kernels.code.step.convolution import convolve_rows
 from appliance.kernels.code.step.delta import correct_rows
 from appliance.kernels.code.step.experts import (
+    Band,
     choose_rows,
     combine_rows,
-    expand_chosen,
     multiply_chosen,
     reads_pairs,
     scale_rows,
@@ -59,10 +59,9 @@ from appliance.kernels.layouts.step import (
     CONVOLVE,
     CORRECT,
     EXPAND,
-    EXPAND_CHOSEN,
     MULTIPLY,
-    MULTIPLY_CHOSEN,
     NORMALISE,
+    SCALE,
     Op,
     Step,
 )
@@ -161,10 +160,11 @@ def expand(step: Step, op: Op, rows: int, thread: int) -> None:
 
 
 @device(inline=False)
-def activate_rows(step: Step, op: Op, rows: int, thread: int) -> None:
+def activate_rows(step: Step, op: Op, band: Band, thread: int) -> None:
     """A phase: activations of rows where they are, with a gate beside them or without."""
+    rows = band.rows
     if reads_pairs(step, op):
-        rows *= op.EXPERTS.USED
+        rows *= band.count if band.count > 0 else op.EXPERTS.USED
     team, width, beside = step.TEAM, op.COLUMNS, op.UP
     pieces = (width + PIECE - 1) // PIECE
     total = rows * pieces
@@ -241,25 +241,23 @@ def answer(step: Step, thread: int) -> None:
 
 
 @device(inline=False)
-def run_experts(step: Step, op: Op, rows: int, thread: int) -> None:
+def run_experts(step: Step, op: Op, band: Band, thread: int) -> None:
     """One operation of a layer with experts."""
     kind = op.KIND
     if kind == CHOOSE:
-        choose_rows(step, op, rows, thread)
-    elif kind == EXPAND_CHOSEN:
-        expand_chosen(step, op, rows, thread)
-    elif kind == MULTIPLY_CHOSEN:
-        multiply_chosen(step, op, rows, thread)
+        choose_rows(step, op, band, thread)
     elif kind == COMBINE:
-        combine_rows(step, op, rows, thread)
+        combine_rows(step, op, band, thread)
+    elif kind == SCALE:
+        scale_rows(step, op, band.rows, thread)
     else:
-        scale_rows(step, op, rows, thread)
+        multiply_chosen(step, op, band, thread)
 
 
-@device
-def run(step: Step, op: Op, rows: int, thread: int) -> None:
+@device(inline=False)
+def run(step: Step, op: Op, band: Band, thread: int) -> None:
     """One operation."""
-    kind = op.KIND
+    kind, rows = op.KIND, band.rows
     if kind == MULTIPLY:
         project(step, op, rows, thread)
     elif kind == ATTEND:
@@ -267,19 +265,44 @@ def run(step: Step, op: Op, rows: int, thread: int) -> None:
     elif kind == EXPAND:
         expand(step, op, rows, thread)
     elif kind == ACTIVATE:
-        activate_rows(step, op, rows, thread)
+        activate_rows(step, op, band, thread)
     elif kind == ADD:
         add_rows(step, op, rows, thread)
     elif kind == NORMALISE:
         normalise_rows(step, op, rows, thread)
     elif kind < CONVOLVE:
-        run_experts(step, op, rows, thread)
+        run_experts(step, op, band, thread)
     elif kind == CORRECT:
         correct_rows(step, op, thread)
     elif kind == CONVOLVE:
         convolve_rows(step, op, thread)
     else:
         scan_rows(step, op, thread)
+
+
+@device
+def experts_at_once(step: Step, count: int, rows: int) -> int:
+    """How many of `count` experts all rows go through at a time: what EXPANDED and MIXED have room
+    for, in parts that are about even."""
+    parts = (count * rows + step.PAIRS - 1) // step.PAIRS
+    return min((count + parts - 1) // parts, step.PAIRS // rows)
+
+
+@device(inline=False)
+def run_from(step: Step, index: int, rows: int, thread: int) -> int:
+    """One operation; or those from CHOOSE to COMBINE, for some experts after the other, where rows
+    go through all. Returns the number of the next operation."""
+    op, end, parts, each, count = step.PROGRAM[index], index + 1, 1, 0, 0
+    if op.KIND == CHOOSE and op.EXPERTS.ALL != 0:
+        count = op.EXPERTS.COUNT
+        each = experts_at_once(step, count, rows)
+        parts = (count + each - 1) // each
+        while step.PROGRAM[end - 1].KIND != COMBINE:
+            end += 1
+    for part in range(parts):
+        for number in range(index, end):
+            run(step, step.PROGRAM[number], Band(rows, part * each, min(each, count - part * each)), thread)
+    return end
 
 
 @kernel("step", "void(i8,i8,i8)")
@@ -289,8 +312,9 @@ def step(thread: int, threads: int, address: int) -> None:
     step = Step(address)
     rows = step.ROWS
     embed(step, thread)
-    for index in range(step.OP_COUNT):
-        run(step, step.PROGRAM[index], rows, thread)
+    index = 0
+    while index < step.OP_COUNT:
+        index = run_from(step, index, rows, thread)
     if step.LOGIT_COUNT > 0:
         answer(step, thread)
     clear_vectors()  # of weights and activations
