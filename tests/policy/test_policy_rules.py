@@ -548,6 +548,26 @@ def test_places_that_are_told_later(lines: str, words: str | None) -> None:
         only_finding(text, "rule", words)
 
 
+CLASSES = ('timing_padding {\nfirst_token = "200ms"\ntotal = "10s"\ncadence = "50ms"\n}\nsize_padding = "4KiB"')
+LATER = 'receipts = true\ncheckpoint_interval = "1m"\nreceipt_position = "later"\n'
+
+
+@pytest.mark.parametrize(("privacy", "lines", "words"), [
+    ("", 'outcomes = «"hidden"', "without length classes"),
+    ('timing_padding {\nfirst_token = "200ms"\n}\nsize_padding = "4KiB"', 'outcomes = «"hidden"',
+     "without length classes"),
+    (CLASSES, 'receipts = true\noutcomes = «"hidden"', 'write receipt_position = "later"'),
+    (CLASSES, 'outcomes = "hidden"', None),
+    (CLASSES, LATER + 'outcomes = "hidden"', None)])
+def test_ends_are_hidden_where_nothing_else_tells_them(privacy: str, lines: str, words: str | None) -> None:
+    """They need length classes, and receipts without a checkpoint of their moment."""
+    text = in_schema(2, with_lines("privacy", privacy, with_lines("audit", lines)))
+    if words is None:
+        assert [] == [each for each in check(text).diagnostics if each.severity == "error"]
+    else:
+        only_finding(text, "rule", words)
+
+
 TIMES = 'first_token = "200ms"\ntotal = "10s"'
 
 
