@@ -10,7 +10,7 @@ held back, and so are hits that reach beyond it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from appliance.detectors.candidates.row import CONTEXT, Candidate, Detector
@@ -55,21 +55,26 @@ class CandidateSearch:
         open_at = self.automaton.undecided(codes, start)
         return int(open_at[0]) if len(open_at) else len(text)
 
-    def hits(self, folded: Folded, codes: Points, start: int, end: int) -> Iterator[Hit | int]:
-        """Yield the hits of candidates that begin from `start` to before `end`, and after each
-        candidate where it ends."""
+    def hits(self, folded: Folded, codes: Points, start: int, end: int, *, final: bool) -> tuple[list[Hit], int]:
+        """Return the hits of candidates that begin from `start` to before `end`, and up to where
+        all are known: a candidate that cannot be judged yet, and what follows it, are not."""
+        found, place = list[Hit](), end
         if self._needs and self._needs.isdisjoint(folded.text[start:]):
-            return
+            return found, place
         for spans in self.automaton.spans(codes, start):
             for first, last in spans.tolist():
                 if first >= end:
-                    return
+                    return found, place
                 context = max(0, first - CONTEXT)
-                candidate = Candidate(folded.text[context:last], first - context)
-                for number, row in self._rows.items():
-                    for a, b in row.find(candidate):
-                        yield Hit(context + a, context + b, number)
-                yield last
+                candidate = Candidate(folded.text[context:last], first - context, folded.text[last:last + CONTEXT],
+                                      last=final)
+                hits = [Hit(context + a, context + b, number) for number, row in self._rows.items()
+                        for a, b in row.find(candidate)]
+                if candidate.open:
+                    return found, first
+                found += hits
+                place = max(end, last)
+        return found, place
 
 
 class Detection:
@@ -136,11 +141,8 @@ class DetectorStage:
         place = self._next[number]
         certain = len(folded.text) if final else search.certain(folded, codes, place)
         if place < certain:
-            for each in search.hits(folded, codes, place, certain):
-                if isinstance(each, Hit):
-                    self._hits.append(each)
-                else:
-                    place = each
+            hits, certain = search.hits(folded, codes, place, certain, final=final)
+            self._hits += hits
         self._next[number] = max(place, certain)
         return self._next[number]
 

@@ -22,7 +22,7 @@ def _four(candidate: Candidate) -> Iterator[Span]:
     own, start = candidate.own, candidate.start
     joined, around = candidate.before(start), candidate.before(start - 1) if start else " "
     if own[-1:].isdecimal() and not (joined in "-_./" and around.isascii() and around.isalnum()) and (
-            _valid(own, ipaddress.IPv4Address) and candidate.nearest(_WORDS) >= 0):
+            _valid(own, ipaddress.IPv4Address) and candidate.holds(_WORDS, start, start + len(own), alone=True)):
         yield start, start + len(own)
 
 
@@ -39,7 +39,7 @@ def _six(candidate: Candidate) -> Iterator[Span]:
         return
     if (candidate.before(start) == ":" and own[0] == ":") or not _valid(text, ipaddress.IPv6Address):
         return
-    if _plausible(text) or candidate.nearest(_WORDS) > 0:
+    if _plausible(text) or candidate.holds(_WORDS, start, start + len(text), alone=False):
         yield start, start + len(text) + (len(zone) + len(name.rstrip("_-.")) if zone else 0)
 
 

@@ -43,16 +43,15 @@ def _finder(judge: Callable[[str], bool], words: context.ContextWords, alone: Ca
         own, start = candidate.own, candidate.start
         if candidate.before(start) in "-/._" and candidate.before(start - 1).isalnum() and start > 1:
             return
-        if judge("".join(filter(str.isalnum, own)).upper()):
-            nearest = candidate.nearest(words)
-            if nearest > 0 or (nearest == 0 and alone(own)):
-                yield start, len(candidate.text)
+        end = len(candidate.text)
+        if judge("".join(filter(str.isalnum, own)).upper()) and candidate.holds(words, start, end, alone=alone(own)):
+            yield start, end
     return find
 
 
 def _row(name: str, expression: str, judge: Callable[[str], bool], words: str,
          alone: Callable[[str], bool] = str.isupper, needs: str = DIGITS) -> Detector:
-    """Return a row. Without a word before them, small letters are not enough, unless the check says
+    """Return a row. Without a word beside them, small letters are not enough, unless the check says
     so."""
     return Detector(name, rf"(?ai)\b(?:{expression})\b", _finder(judge, context.words(words), alone),
                     needs, national.GROUP)

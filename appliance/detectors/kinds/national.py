@@ -73,13 +73,12 @@ def _resident(text: str) -> bool:
 def _finder(known: dict[int, frozenset[str]], judge: Callable[[str], bool], words: context.ContextWords,
             alone: Callable[[str], bool]) -> Find:
     """Return a function that finds numbers of some forms. `alone`: whether a form needs no word
-    before it."""
+    beside it."""
     def find(candidate: Candidate) -> Iterator[Span]:
         for start, end, text in numbers.windows(candidate, known):
-            if judge("".join(filter(str.isalnum, text)).upper()):
-                nearest = candidate.nearest(words, start)
-                if nearest > 0 or (nearest == 0 and alone(text)):
-                    yield start, end
+            if judge("".join(filter(str.isalnum, text)).upper()) and candidate.holds(
+                    words, start, end, alone=alone(text)):
+                yield start, end
     return find
 
 
@@ -91,12 +90,12 @@ def _row(name: str, forms: tuple[str, ...], judge: Callable[[str], bool], words:
 
 
 def always(_text: str) -> bool:
-    """Let a form stand without a word before it."""
+    """Let a form stand without a word beside it."""
     return True
 
 
 def never(_text: str) -> bool:
-    """Ask for a word before each form."""
+    """Ask for a word beside each form."""
     return False
 
 

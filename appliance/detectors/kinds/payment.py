@@ -31,10 +31,10 @@ def _issued(digits: str) -> bool:
 def _find(candidate: Candidate) -> Iterator[Span]:
     for start, end, text in numbers.windows(candidate, _FORMS):
         digits = numbers.digits_of(text)
-        if _issued(digits) and len(set(digits)) > 1 and checksums.luhn(digits):
-            words = candidate.nearest(_WORDS, start)
-            if words > 0 or (words == 0 and len(digits) > 13):  # a shorter number passes by chance too often
-                yield start, end
+        likely = len(digits) > 13  # a shorter number passes by chance too often
+        if _issued(digits) and len(set(digits)) > 1 and checksums.luhn(digits) and candidate.holds(
+                _WORDS, start, end, alone=likely):
+            yield start, end
 
 
 _LENGTHS = {  # of the registry of SWIFT, release 99, by length
