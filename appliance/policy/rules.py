@@ -166,9 +166,9 @@ def redaction(policy: Policy) -> Breaches:
 
 
 def cadence(policy: Policy) -> Breaches:
-    """With a cadence, answers have both grids and a size, or none of them, as `advice` warns."""
+    """With a cadence, answers have both grids and a size."""
     times, size = policy.privacy.timing_padding, policy.privacy.size_padding_bytes
-    if times is None or not times.cadence_ms or not (times.first_token_ms or times.total_ms or size):
+    if times is None or not times.cadence_ms:
         return
     place: Path = ("privacy", "timing_padding", "cadence")
     shown = "a cadence hides how long an answer is, which its {} would tell"

@@ -285,8 +285,7 @@ def test_guesses_that_cannot_be_hidden(model: str, words: str) -> None:
     """Guesses are hidden by a cadence, and those of a draft model by nothing."""
     draft = f'model "draft" {{\n file = "d"\n sha256 = "{HASH}"\n}}\n'
     only_finding(in_schema(2, with_lines("model", model) + draft), "rule", words)
-    valid(with_lines("privacy", 'timing_padding { cadence = "1s" }', in_schema(2, with_lines(
-        "model", 'speculation = "hidden"'))))
+    valid(with_lines("privacy", CLASSES, in_schema(2, with_lines("model", 'speculation = "hidden"'))))
 
 
 def test_no_model() -> None:
@@ -590,13 +589,14 @@ def test_a_cadence_needs_answers_whose_times_and_sizes_tell_nothing(times: str, 
     valid(text.replace("schema = 2", "schema = 1").replace("«", ""))
 
 
-def test_a_lone_cadence_is_warned_of() -> None:
-    """It hides what it says it hides, from the disk, and nothing from the network."""
-    text, place = marked(in_schema(2, with_lines("privacy", 'timing_padding { cadence = «"50ms" }')))
-    valid(text)
-    [found] = [each for each in check(text).diagnostics if each.severity == "warning" and "cadence" in each.path]
-    assert place == (found.line, found.column)
-    assert "first_token and total" in (found.fix or "")
+def test_a_lone_cadence_needs_all_three() -> None:
+    """It would hide from the disk what the network sees. Each finding says what to add."""
+    clean, place = marked(in_schema(2, with_lines("privacy", 'timing_padding { cadence = «"50ms" }')))
+    found = [each for each in check(clean).diagnostics if each.severity == "error"]
+    assert ["add first_token to timing_padding", "add total to timing_padding",
+            'add size_padding = "4KiB" to privacy'] == [each.fix for each in found]
+    assert {place[0]} == {each.line for each in found}
+    valid(clean.replace("schema = 2", "schema = 1"))
 
 
 SESSIONS = {
