@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from appliance.detectors.candidates.row import CONTEXT, Candidate, Detector
+from appliance.detectors.candidates.row import CONTEXT, DIGITS, Candidate, Detector
 from appliance.detectors.folding import Folded
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, Points, points
@@ -22,6 +22,7 @@ from appliance.policy.schema.patterns import bounds
 SLICE = 1 << 15  # characters between two looks at whether anybody waits
 _NEAR = 12  # characters that are held back before the automaton is asked how many need to be
 _ASCII = "".join(map(chr, range(128)))
+_DIGITS, _LEAD, _BETWEEN = frozenset(DIGITS), 16, " .-"
 
 
 class Hit(NamedTuple):
@@ -42,12 +43,21 @@ class CandidateSearch:
         self._chars = "".join(each for each in _ASCII if ord(each) in found.chars)
         self._not_first = "".join(each for each in _ASCII if ord(each) not in found.first)
         self._wide = 128 in found.chars  # whether a match may hold characters beyond ASCII
-        self._needs = frozenset(next(iter(rows.values())).needs)
+        first = next(iter(rows.values()))
+        self._needs, self._lead, self._heads = frozenset(first.needs), first.lead, first.heads
+        self._longest = max(map(len, self._heads), default=0)
+        self.of_numbers = first.needs == DIGITS and 0 < first.lead <= _LEAD
+        """Whether a candidate has a digit after at most a word and one of `_BETWEEN`."""
 
     def certain(self, folded: Folded, codes: Points, start: int) -> int:
         """Return from where on text to come may matter to what is found after `start`."""
         text = folded.text
+        if not self._begins(text, start):
+            return max(start, len(text) - self._longest + 1)
         tail = text[max(start, len(text) - self.automaton.width - 1):]
+        if self._lead and self._needs.isdisjoint(tail):
+            tail = text[max(start, len(text) - self._lead):].lstrip(self._not_first)
+            return len(text) - len(tail)
         if not self._wide or tail.isascii():
             tail = tail[len(tail.rstrip(self._chars)):].lstrip(self._not_first)
             if len(tail) <= _NEAR:
@@ -55,11 +65,18 @@ class CandidateSearch:
         open_at = self.automaton.undecided(codes, start)
         return int(open_at[0]) if len(open_at) else len(text)
 
+    def _begins(self, text: str, start: int) -> bool:
+        """Whether a candidate may begin from a place on, but for one whose first word goes on."""
+        if not self._heads:
+            return True
+        low = text[start:].lower()
+        return any(head in low for head in self._heads)
+
     def hits(self, folded: Folded, codes: Points, start: int, end: int, *, final: bool) -> tuple[list[Hit], int]:
         """Return the hits of candidates that begin from `start` to before `end`, and up to where
         all are known: a candidate that cannot be judged yet, and what follows it, are not."""
         found, place = list[Hit](), end
-        if self._needs and self._needs.isdisjoint(folded.text[start:]):
+        if (self._needs and self._needs.isdisjoint(folded.text[start:])) or not self._begins(folded.text, start):
             return found, place
         for spans in self.automaton.spans(codes, start):
             for first, last in spans.tolist():
@@ -85,6 +102,8 @@ class Detection:
         expressions = dict.fromkeys(row.expression for row in self.rows)
         self.searches = tuple(CandidateSearch(each, {number: row for number, row in enumerate(self.rows)
                                             if row.expression == each}, table) for each in expressions)
+        self.of_numbers = [number for number, each in enumerate(self.searches) if each.of_numbers]
+        self.others = [number for number, each in enumerate(self.searches) if not each.of_numbers]
 
     def apply(self, text: str, between: Callable[[], None]) -> str:
         """Return a whole text with a replacement for each hit."""
@@ -129,12 +148,28 @@ class DetectorStage:
     def _advance(self, *, final: bool) -> str:
         folded = self._folded
         codes = points(folded.text)
-        bound = len(folded.text)
-        for number, search in enumerate(self._detection.searches):
-            bound = min(bound, self._search(number, search, folded, codes, final=final))
+        bound, searches = len(folded.text), self._detection.searches
+        numbers = None if final else self._quiet(folded.text)
+        for number in range(len(searches)) if numbers is None else self._detection.others:
+            bound = min(bound, self._search(number, searches[number], folded, codes, final=final))
+        if numbers is not None:
+            bound = min(bound, numbers)
         out, bound = self._leave(folded, bound)
         self._forget(folded, bound)
         return out
+
+    def _quiet(self, text: str) -> int | None:
+        """Where there are no digits, go on behind all but the last word for what begins with few
+        letters and then has digits. Return up to where that is known; None where digits are."""
+        of_numbers = self._detection.of_numbers
+        place = min([self._next[number] for number in of_numbers], default=len(text))
+        if not _DIGITS.isdisjoint(text[place:]):
+            return None
+        word = text.rfind(" ", 0, len(text[-_LEAD:].rstrip(_BETWEEN)) + max(0, len(text) - _LEAD)) + 1
+        place = max(word, len(text) - _LEAD, 0)
+        for number in of_numbers:
+            self._next[number] = max(self._next[number], place)
+        return min([self._next[number] for number in of_numbers], default=len(text))
 
     def _search(self, number: int, search: CandidateSearch, folded: Folded, codes: Points, *, final: bool) -> int:
         """Take the certain candidates of one search; return up to where all of them are known."""

@@ -28,7 +28,8 @@ LIMITS = "concurrent_requests = 2\n  prompt_tokens = 500\n  generation_tokens = 
 
 def _policy(folder: Path, tiny_model: Path, speculation: str = "hidden", **more: Any) -> Path:
     return write_policy(folder, {"tiny": tiny_model}, **{
-        "schema": 2, "limits": LIMITS, "privacy": PRIVACY.format("40ms"), "model": f'speculation = "{speculation}"', **more})
+        "schema": 2, "limits": LIMITS, "privacy": PRIVACY.format("40ms"), "model": f'speculation = "{speculation}"',
+        **more})
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,9 @@ class Detector:
     name: str
     expression: str
     find: Find
-    needs: str = DIGITS  # each match of the expression has one of these characters; empty: not known
+    needs: str = DIGITS  # each hit's candidate has one of these characters; empty: not known
+    lead: int = 0  # characters of a candidate before the first of these, at most: a word and " .-"; 0: not known
+    heads: tuple[str, ...] = ()  # each candidate begins with one of these, in small letters; empty: not known
     group: str = ""  # another name, which chooses several detectors
 
     @property

@@ -60,4 +60,4 @@ def _valid(text: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Add
     return True
 
 
-ROWS = (Detector("ip-address", _SIX, _six, needs=":"), Detector("ip-address", _FOUR, _four))
+ROWS = (Detector("ip-address", _SIX, _six, needs=":", lead=4), Detector("ip-address", _FOUR, _four, lead=1))

@@ -85,4 +85,4 @@ def _find(candidate: Candidate) -> Iterator[Span]:
         yield candidate.start, candidate.start + end
 
 
-ROWS = (Detector("date-of-birth", _EXPRESSION, _find),)
+ROWS = (Detector("date-of-birth", _EXPRESSION, _find, lead=12),)

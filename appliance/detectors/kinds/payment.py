@@ -58,6 +58,6 @@ def _find_iban(candidate: Candidate) -> Iterator[Span]:
         yield candidate.start, len(candidate.text)
 
 
-_IBANS = tuple(Detector("iban", _expression(lengths), _find_iban) for lengths in (
+_IBANS = tuple(Detector("iban", _expression(lengths), _find_iban, lead=3) for lengths in (
     [each for each in _LENGTHS if each <= _SHORT], [each for each in _LENGTHS if each > _SHORT]))
-ROWS = (*_IBANS, Detector("credit-card", numbers.RUN, _find))
+ROWS = (*_IBANS, Detector("credit-card", numbers.RUN, _find, lead=numbers.LEAD))
