@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from appliance.detectors.candidates.row import CONTEXT, DIGITS, Candidate, Detector
+from appliance.detectors.candidates.row import CONTEXT, Candidate, Detector
 from appliance.detectors.folding import Folded
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, Points, points
@@ -22,7 +22,7 @@ from appliance.policy.schema.patterns import bounds
 SLICE = 1 << 15  # characters between two looks at whether anybody waits
 _NEAR = 12  # characters that are held back before the automaton is asked how many need to be
 _ASCII = "".join(map(chr, range(128)))
-_DIGITS, _LEAD, _BETWEEN = frozenset(DIGITS), 16, " .-"
+_BETWEEN, _JOINED = " .-", "\u2e80"  # between the first word and the first digit; scripts without spaces begin there
 
 
 class Hit(NamedTuple):
@@ -44,10 +44,9 @@ class CandidateSearch:
         self._not_first = "".join(each for each in _ASCII if ord(each) not in found.first)
         self._wide = 128 in found.chars  # whether a match may hold characters beyond ASCII
         first = next(iter(rows.values()))
-        self._needs, self._lead, self._heads = frozenset(first.needs), first.lead, first.heads
-        self._longest = max(map(len, self._heads), default=0)
-        self.of_numbers = first.needs == DIGITS and 0 < first.lead <= _LEAD
-        """Whether a candidate has a digit after at most a word and one of `_BETWEEN`."""
+        self._needs, self._lead, self.heads = frozenset(first.needs), first.lead, first.heads
+        self._longest = max(map(len, self.heads), default=0)
+        self.wakes = frozenset(first.wakes)
 
     def certain(self, folded: Folded, codes: Points, start: int) -> int:
         """Return from where on text to come may matter to what is found after `start`."""
@@ -67,10 +66,10 @@ class CandidateSearch:
 
     def _begins(self, text: str, start: int) -> bool:
         """Whether a candidate may begin from a place on, but for one whose first word goes on."""
-        if not self._heads:
+        if not self.heads:
             return True
         low = text[start:].lower()
-        return any(head in low for head in self._heads)
+        return any(head in low for head in self.heads)
 
     def hits(self, folded: Folded, codes: Points, start: int, end: int, *, final: bool) -> tuple[list[Hit], int]:
         """Return the hits of candidates that begin from `start` to before `end`, and up to where
@@ -102,8 +101,15 @@ class Detection:
         expressions = dict.fromkeys(row.expression for row in self.rows)
         self.searches = tuple(CandidateSearch(each, {number: row for number, row in enumerate(self.rows)
                                             if row.expression == each}, table) for each in expressions)
-        self.of_numbers = [number for number, each in enumerate(self.searches) if each.of_numbers]
-        self.others = [number for number, each in enumerate(self.searches) if not each.of_numbers]
+        self._heads = tuple(dict.fromkeys(head for row in self.rows for head in (*row.heads, *row.openings)))
+        self._spoken = tuple(number for number, each in enumerate(self.searches) if each.heads)
+        self._waking = tuple((number, each.wakes) for number, each in enumerate(self.searches) if each.wakes)
+
+    def asleep(self, text: str) -> tuple[int, ...]:
+        """Return the searches whose candidates have something that a text lacks."""
+        present, low = frozenset(text), text.lower()
+        return tuple(number for number, wakes in self._waking if wakes.isdisjoint(present)) + (
+            () if any(head in low for head in self._heads) else self._spoken)
 
     def apply(self, text: str, between: Callable[[], None]) -> str:
         """Return a whole text with a replacement for each hit."""
@@ -148,28 +154,27 @@ class DetectorStage:
     def _advance(self, *, final: bool) -> str:
         folded = self._folded
         codes = points(folded.text)
-        bound, searches = len(folded.text), self._detection.searches
-        numbers = None if final else self._quiet(folded.text)
-        for number in range(len(searches)) if numbers is None else self._detection.others:
-            bound = min(bound, self._search(number, searches[number], folded, codes, final=final))
-        if numbers is not None:
-            bound = min(bound, numbers)
+        bound = len(folded.text)
+        asleep, word = ((), 0) if final or not self._next else self._asleep(folded.text)
+        for number in asleep:
+            self._next[number] = max(self._next[number], word)
+        for number, search in enumerate(self._detection.searches):
+            bound = min(bound, self._next[number] if number in asleep else self._search(
+                number, search, folded, codes, final=final))
         out, bound = self._leave(folded, bound)
         self._forget(folded, bound)
         return out
 
-    def _quiet(self, text: str) -> int | None:
-        """Where there are no digits, go on behind all but the last word for what begins with few
-        letters and then has digits. Return up to where that is known; None where digits are."""
-        of_numbers = self._detection.of_numbers
-        place = min([self._next[number] for number in of_numbers], default=len(text))
-        if not _DIGITS.isdisjoint(text[place:]):
-            return None
-        word = text.rfind(" ", 0, len(text[-_LEAD:].rstrip(_BETWEEN)) + max(0, len(text) - _LEAD)) + 1
-        place = max(word, len(text) - _LEAD, 0)
-        for number in of_numbers:
-            self._next[number] = max(self._next[number], place)
-        return min([self._next[number] for number in of_numbers], default=len(text))
+    def _asleep(self, text: str) -> tuple[tuple[int, ...], int]:
+        """Return the searches that have nothing in the text which has not been searched, but for
+        what its last word may begin; and where that word begins."""
+        start = min(self._next)
+        place = len(text[start:].rstrip(_BETWEEN)) + start
+        while place > start and " " < text[place - 1] < _JOINED:
+            place -= 1
+        if start < place == len(text) and text[-1] >= _JOINED:
+            place -= 1  # the first of two characters that are a word
+        return self._detection.asleep(text[start:]), place
 
     def _search(self, number: int, search: CandidateSearch, folded: Folded, codes: Points, *, final: bool) -> int:
         """Take the certain candidates of one search; return up to where all of them are known."""

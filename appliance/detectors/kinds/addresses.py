@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from appliance.detectors.candidates import context
-from appliance.detectors.candidates.row import Candidate, Detector, Span
+from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Span
 
 _FOUR = r"(?a)\b[0-9](?:[0-9]|\.[0-9]){3,60}\b(?:[.-][A-Za-z_])?"
 _SIX = r"(?ai)(?:\b[0-9a-f]{1,4}:|::)(?:[0-9a-f]|:|\.[0-9]){1,50}(?:%[A-Za-z0-9]{1,8})?[_G-Zg-z.-]?"
@@ -60,4 +60,5 @@ def _valid(text: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Add
     return True
 
 
-ROWS = (Detector("ip-address", _SIX, _six, needs=":", lead=4), Detector("ip-address", _FOUR, _four, lead=1))
+ROWS = (Detector("ip-address", _SIX, _six, needs=":", lead=4, wakes=":"),
+        Detector("ip-address", _FOUR, _four, lead=1, wakes=DIGITS))

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterator
 
 from appliance.detectors.candidates import context
-from appliance.detectors.candidates.row import Candidate, Detector, Span
+from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Span
 
 _MONTHS = (  # en, de, fr, es, it, pt, hi
     "january jan januar janner janvier enero gennaio janeiro जनवरी", "february feb februar fevrier febrero febbraio "
@@ -85,4 +85,4 @@ def _find(candidate: Candidate) -> Iterator[Span]:
         yield candidate.start, candidate.start + end
 
 
-ROWS = (Detector("date-of-birth", _EXPRESSION, _find, lead=12),)
+ROWS = (Detector("date-of-birth", _EXPRESSION, _find, lead=12, wakes=DIGITS),)

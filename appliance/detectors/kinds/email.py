@@ -72,4 +72,4 @@ def _find(candidate: Candidate) -> Iterator[Span]:
         yield start + skipped, end
 
 
-ROWS = (Detector("email", _PLAIN, _find, needs="@"), Detector("email", _QUOTED, _find, needs="@"))
+ROWS = (Detector("email", _PLAIN, _find, needs="@"), Detector("email", _QUOTED, _find, needs="@", wakes='"'))

@@ -54,7 +54,7 @@ def _row(name: str, expression: str, judge: Callable[[str], bool], words: str,
     """Return a row. Without a word beside them, small letters are not enough, unless the check says
     so."""
     return Detector(name, rf"(?ai)\b(?:{expression})\b", _finder(judge, context.words(words), alone),
-                    needs, lead, group=national.GROUP)
+                    needs, lead, wakes=needs, group=national.GROUP)
 
 
 _S, _N = "[ .-]?", "[0-9LMNP-V]"

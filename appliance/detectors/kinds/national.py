@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from appliance.detectors.candidates import checksums, context, numbers
-from appliance.detectors.candidates.row import Candidate, Detector, Find, Span
+from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Find, Span
 
 GROUP = "national-id"
 _CODES = "11 12 13 14 15 21 22 23 31 32 33 34 35 36 37 41 42 43 44 45 46 50 51 52 53 54 61 62 63 64 65 71 81 82 83"
@@ -86,7 +86,7 @@ def _row(name: str, forms: tuple[str, ...], judge: Callable[[str], bool], words:
          alone: Callable[[str], bool]) -> Detector:
     found = numbers.forms(*forms)
     return Detector(name, numbers.RUN, _finder(found, judge, context.words(f"{words}|{_GENERAL}", "phone|tel|fax"),
-                                               alone), lead=numbers.LEAD, group=GROUP)
+                                               alone), lead=numbers.LEAD, wakes=DIGITS, group=GROUP)
 
 
 def always(_text: str) -> bool:

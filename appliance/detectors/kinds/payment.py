@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from appliance.detectors.candidates import checksums, context, numbers
-from appliance.detectors.candidates.row import Candidate, Detector, Span
+from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Span
 
 _ISSUERS = (  # first digits from, to; lengths
     ("4", "4", (13, 16, 19)), ("51", "55", (16,)), ("2221", "2720", (16,)), ("34", "34", (15,)), ("37", "37", (15,)),
@@ -58,6 +58,6 @@ def _find_iban(candidate: Candidate) -> Iterator[Span]:
         yield candidate.start, len(candidate.text)
 
 
-_IBANS = tuple(Detector("iban", _expression(lengths), _find_iban, lead=3) for lengths in (
+_IBANS = tuple(Detector("iban", _expression(lengths), _find_iban, lead=3, wakes=DIGITS) for lengths in (
     [each for each in _LENGTHS if each <= _SHORT], [each for each in _LENGTHS if each > _SHORT]))
-ROWS = (*_IBANS, Detector("credit-card", numbers.RUN, _find, lead=numbers.LEAD))
+ROWS = (*_IBANS, Detector("credit-card", numbers.RUN, _find, lead=numbers.LEAD, wakes=DIGITS))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from appliance.detectors.candidates import context, numbers
-from appliance.detectors.candidates.row import SKELETON, Candidate, Detector, Span
+from appliance.detectors.candidates.row import DIGITS, SKELETON, Candidate, Detector, Span
 
 _LENGTHS = {  # digits after the country code, from and to (ITU-T E.164 and its national plans)
     "1": (10, 10), "7": (10, 10), "20": (8, 10), "27": (9, 9), "30": (10, 10), "31": (9, 9), "32": (8, 9),
@@ -144,4 +144,4 @@ def _closed(text: str, start: int, end: int) -> int:
     return end if end == 0 or text[start] != "(" or ")" in text[start:end] else 0
 
 
-ROWS = (Detector("phone", numbers.RUN, _find, lead=numbers.LEAD),)
+ROWS = (Detector("phone", numbers.RUN, _find, lead=numbers.LEAD, wakes=DIGITS),)

@@ -39,6 +39,7 @@ _KEYS = ("secret", "token", "credential", *(f"{which}[_ .-]?key" for which in (
 _OTHERS = tuple(each.partition("[")[0] for each in _KEYS)
 _WIDE_PASSWORDS = ("\u092a\u093e\u0938\u0935\u0930\u094d\u0921", "\u5bc6\u7801", "\u53e3\u4ee4", "\u5bc6\u94a5",
                    "kennwort", "senha \u00e9", "password \u00e8")
+_OPENINGS = ("mot ", "parola ", "senha ")
 _IS = ("is", "ist", "lautet", "est", "es")
 
 
@@ -164,14 +165,14 @@ def _user(candidate: Candidate) -> Iterator[Span]:
 
 
 ROWS = (
-    Detector("secret", rf"(?a)\b(?:{_PREFIXES[0]})", _issued, needs="-_./A"),
-    Detector("secret", rf"(?a)\b(?:{_PREFIXES[1]})", _issued),
-    Detector("secret", _TOKEN, _web_token, needs="."),
-    *(Detector("secret", _BEGIN + cipher + _BODY + end, _private_key, needs="-")
+    Detector("secret", rf"(?a)\b(?:{_PREFIXES[0]})", _issued, needs="-_./A", wakes="-_./A"),
+    Detector("secret", rf"(?a)\b(?:{_PREFIXES[1]})", _issued, wakes=DIGITS),
+    Detector("secret", _TOKEN, _web_token, needs=".", wakes="."),
+    *(Detector("secret", _BEGIN + cipher + _BODY + end, _private_key, needs="-", wakes="-")
       for cipher in ("", _CIPHER) for end in ("", _END)),
-    Detector("secret", _USER, _user, needs="@"),
-    Detector("secret", _ASSIGNED, _assigned, needs="=:", heads=(*_PASSWORDS, *_OTHERS)),
-    Detector("secret", _SAID, _assigned, needs=f"{DIGITS}=:", heads=_PASSWORDS),
-    Detector("secret", _SAID_WIDE, _assigned, needs=f"{DIGITS}=:", heads=_WIDE_PASSWORDS),
+    Detector("secret", _USER, _user, needs="@", wakes=":"),
+    Detector("secret", _ASSIGNED, _assigned, needs="=:", heads=(*_PASSWORDS, *_OTHERS), openings=_OPENINGS),
+    Detector("secret", _SAID, _assigned, needs=f"{DIGITS}=:", heads=_PASSWORDS, openings=_OPENINGS),
+    Detector("secret", _SAID_WIDE, _assigned, needs=f"{DIGITS}=:", heads=_WIDE_PASSWORDS, openings=_OPENINGS),
     Detector("secret", _BEARER, _bearer, heads=("bearer", "basic")),
 )
