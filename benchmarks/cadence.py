@@ -29,6 +29,12 @@ from benchmarks.tenants.served import MODEL, Deployment, Served, key_of
 from benchmarks.tenants.wire import Connection, Reply
 
 AT_ONCE, PROMPT, TOKENS, LEAST_SHARE = 8, 32, 128, 0.5
+PRIVACY = """  timing_padding {{
+    cadence     = "{0}"
+    first_token = "{0}"
+    total       = "{0}"
+  }}
+  size_padding = "1KiB\""""
 HOSTILE_CLIENTS, IDLE_SECONDS = 4, 7.0
 # One answer of each of eight tenants: one tenant would leave slots to others.
 TENANTS = ("crowd", "hostile", "idle", "admin", *(f"one-of-{AT_ONCE}-{number}" for number in range(AT_ONCE)))
@@ -40,7 +46,7 @@ def deployment(args: argparse.Namespace, cadence: str, prompt: int, answer: int)
     return Deployment(
         commandline.model(args.model, args.work), dict.fromkeys(TENANTS, ""),
         model_block=f"  context_length = {prompt + answer}\n{hidden}",
-        privacy=f'  timing_padding {{ cadence = "{cadence}" }}' if cadence else "", roles={"admin": "admin"},
+        privacy=PRIVACY.format(cadence) if cadence else "", roles={"admin": "admin"},
         limits=f"  concurrent_requests = {AT_ONCE}\n  queued_requests = 512\n  prompt_tokens = {prompt}\n"
                f'  generation_tokens = {answer}\n  first_token_timeout = "1h"\n  request_size = "128KiB"')
 

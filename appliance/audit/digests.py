@@ -61,6 +61,12 @@ class Digests:
         """The digest of the answer so far; None where nothing of it left."""
         return self._answer.digest() if self._answered else None
 
+    @property
+    def both(self) -> tuple[bytes, bytes]:
+        """The digests of request and answer: of nothing, where nothing was read or left."""
+        request = hashlib.sha256(self.salts["request"]).digest() if self.request is None else self.request
+        return request, self._answer.digest()
+
     def tokens(self, prompt: Iterable[int], answer: Iterable[int]) -> bytes:
         """The digest of prompt and answer as tokens."""
         return hashlib.sha256(self.salts["tokens"] + token_bytes(prompt, answer)).digest()

@@ -33,9 +33,12 @@ OPTIONS = ("listen_address", "listen_port", "log_sink")
 SEALED = StringForm(r"(?:[0-9a-f]{512})+[0-9a-f]{32}", 8 << 10, "a multiple of 256 bytes, then 16, in hex")
 TOKEN = StringForm(r"(?:[0-9a-f]{2})+", 32 << 10, "at most 16384 bytes in hex")  # the authority's signed bytes alone
 # Records that are not written where the rest of a state disk is kept for the log's own.
-OF_OTHERS = ("stream.started", "request.done", "request.refused", "requests.counted", "attestation.made",
-             "audit.checkpoint", "audit.cosigned", "audit.timestamped", "runtime.exception", "runtime.log")
-RETAINED = ("stream.started", "request.done", "request.refused", "attestation.made")  # sealed where they must expire
+OF_OTHERS = ("stream.started", "request.done", "request.refused", "request.ended", "requests.counted",
+             "attestation.made", "audit.checkpoint", "audit.cosigned", "audit.timestamped", "runtime.exception",
+             "runtime.log")
+_RETAINED_2 = ("stream.started", "request.done", "request.refused", "attestation.made")
+RETAINED = (*_RETAINED_2, "request.ended")  # sealed where they must expire
+ENDS = ("request.done", "request.refused", "request.ended")  # records of requests that ended
 ASKED = ("model.loaded", "model.unloaded", "model.wiped", "model.refused")  # changes that an admin's request makes
 
 # Fields of the envelope, in every record of version 1. `prev` is null there: its records are not
@@ -77,9 +80,13 @@ def schema(words: Vocabularies, version: int = 1) -> Schema:
 
 def of_version_3(words: Vocabularies) -> Schema:
     """The events that version 3 adds to version 2, and its further fields of the others: tenant and
-    request of a change, and late passes of models."""
+    request of a change, late passes of models, and requests whose end is not named."""
     return {**{event: {"request": REQUEST_ID, "tenant?": words.tenants} for event in ASKED},
             "requests.counted": {"late_passes?": CountByWord(words.models)},
+            "request.ended": {
+                "request": REQUEST_ID, "endpoint": words.endpoints, "tenant": words.tenants,
+                "duration_us": MICROSECONDS, "request_digest": DIGEST32, "answer_digest": DIGEST32,
+                "outcome?": hex_bytes(detail.OUTCOME_NBYTES), "period?": Integer(), "sealed?": SEALED},
             "tenants.replaced": {
                 "tenants": Integer(), "list_version": Integer(), "revoked": Integer(), "generation": Integer(),
                 "tenant": words.tenants, "request": REQUEST_ID}}
@@ -111,7 +118,7 @@ def additions(words: Vocabularies) -> Schema:
         "audit.timestamped": {"size": Integer(), "token": TOKEN},
         "audit.expired": {"period": Integer()},
     }
-    for event in RETAINED:
+    for event in _RETAINED_2:
         found[event] = {**found.get(event, {}), "period?": Integer(), "sealed?": SEALED}
     return found
 

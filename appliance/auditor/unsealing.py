@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from appliance.audit.detail import FORM, INFO, SUITE, Detail
+from appliance.audit.detail import FORM, INFO, OUTCOME_INFO, SUITE, Detail
 from appliance.audit.retained import DOMAIN, KEY_BYTES, NONCE, bound, info
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
@@ -63,3 +63,16 @@ def detail(sealed: bytes, private: X25519PrivateKey, request_id: str) -> Detail:
         return Detail(*FORM.unpack(plain))
     except (InvalidTag, ValueError, struct.error):
         raise NoteError("audit detail: it does not open", hint="is it the auditor's private key?") from None
+
+
+def outcome(sealed: bytes, private: X25519PrivateKey, request_id: str) -> dict[str, Any]:
+    """Decrypt how a request ended whose record does not name it. Raises NoteError if it is
+    another's, or for another key."""
+    try:
+        text = SUITE.decrypt(sealed, private, OUTCOME_INFO + request_id.encode()).rstrip(b" ")
+        found = strict.json_value(text, integers=True)
+        if not isinstance(found, dict) or canonical(found) != text:
+            raise ValueError("another spelling")
+    except (InvalidTag, ValueError, OverflowError):
+        raise NoteError("audit outcome: it does not open", hint="is it the auditor's private key?") from None
+    return found

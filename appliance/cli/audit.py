@@ -219,6 +219,9 @@ def _detail(args: argparse.Namespace) -> int:
             print(json.dumps({"seq": seq, "request": said["request"], "prompt_tokens": found.prompt_tokens,
                               "completion_tokens": found.completion_tokens, "duration_us": found.duration_us,
                               "first_token_us": found.first_token_us, "key_sha256": found.key_sha256.hex()}))
+        elif "outcome" in said:
+            ended = unsealing.outcome(bytes.fromhex(said["outcome"]), private, said["request"])
+            print(json.dumps({"seq": seq, "request": said["request"], **ended}))
     return 0
 
 

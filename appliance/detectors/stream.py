@@ -10,7 +10,7 @@ held back, and so are hits that reach beyond it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from appliance.detectors.candidates.row import CONTEXT, Candidate, Detector
@@ -22,6 +22,7 @@ from appliance.policy.schema.patterns import bounds
 SLICE = 1 << 15  # characters between two looks at whether anybody waits
 _NEAR = 12  # characters that are held back before the automaton is asked how many need to be
 _ASCII = "".join(map(chr, range(128)))
+_BETWEEN, _JOINED = " .-", "\u2e80"  # between the first word and the first digit; scripts without spaces begin there
 
 
 class Hit(NamedTuple):
@@ -42,12 +43,20 @@ class CandidateSearch:
         self._chars = "".join(each for each in _ASCII if ord(each) in found.chars)
         self._not_first = "".join(each for each in _ASCII if ord(each) not in found.first)
         self._wide = 128 in found.chars  # whether a match may hold characters beyond ASCII
-        self._needs = frozenset(next(iter(rows.values())).needs)
+        first = next(iter(rows.values()))
+        self._needs, self._lead, self.heads = frozenset(first.needs), first.lead, first.heads
+        self._longest = max(map(len, self.heads), default=0)
+        self.wakes = frozenset(first.wakes)
 
     def certain(self, folded: Folded, codes: Points, start: int) -> int:
         """Return from where on text to come may matter to what is found after `start`."""
         text = folded.text
+        if not self._begins(text, start):
+            return max(start, len(text) - self._longest + 1)
         tail = text[max(start, len(text) - self.automaton.width - 1):]
+        if self._lead and self._needs.isdisjoint(tail):
+            tail = text[max(start, len(text) - self._lead):].lstrip(self._not_first)
+            return len(text) - len(tail)
         if not self._wide or tail.isascii():
             tail = tail[len(tail.rstrip(self._chars)):].lstrip(self._not_first)
             if len(tail) <= _NEAR:
@@ -55,21 +64,33 @@ class CandidateSearch:
         open_at = self.automaton.undecided(codes, start)
         return int(open_at[0]) if len(open_at) else len(text)
 
-    def hits(self, folded: Folded, codes: Points, start: int, end: int) -> Iterator[Hit | int]:
-        """Yield the hits of candidates that begin from `start` to before `end`, and after each
-        candidate where it ends."""
-        if self._needs and self._needs.isdisjoint(folded.text[start:]):
-            return
+    def _begins(self, text: str, start: int) -> bool:
+        """Whether a candidate may begin from a place on, but for one whose first word goes on."""
+        if not self.heads:
+            return True
+        low = text[start:].lower()
+        return any(head in low for head in self.heads)
+
+    def hits(self, folded: Folded, codes: Points, start: int, end: int, *, final: bool) -> tuple[list[Hit], int]:
+        """Return the hits of candidates that begin from `start` to before `end`, and up to where
+        all are known: a candidate that cannot be judged yet, and what follows it, are not."""
+        found, place = list[Hit](), end
+        if (self._needs and self._needs.isdisjoint(folded.text[start:])) or not self._begins(folded.text, start):
+            return found, place
         for spans in self.automaton.spans(codes, start):
             for first, last in spans.tolist():
                 if first >= end:
-                    return
+                    return found, place
                 context = max(0, first - CONTEXT)
-                candidate = Candidate(folded.text[context:last], first - context)
-                for number, row in self._rows.items():
-                    for a, b in row.find(candidate):
-                        yield Hit(context + a, context + b, number)
-                yield last
+                candidate = Candidate(folded.text[context:last], first - context, folded.text[last:last + CONTEXT],
+                                      last=final)
+                hits = [Hit(context + a, context + b, number) for number, row in self._rows.items()
+                        for a, b in row.find(candidate)]
+                if candidate.open:
+                    return found, first
+                found += hits
+                place = max(end, last)
+        return found, place
 
 
 class Detection:
@@ -80,6 +101,15 @@ class Detection:
         expressions = dict.fromkeys(row.expression for row in self.rows)
         self.searches = tuple(CandidateSearch(each, {number: row for number, row in enumerate(self.rows)
                                             if row.expression == each}, table) for each in expressions)
+        self._heads = tuple(dict.fromkeys(head for row in self.rows for head in (*row.heads, *row.openings)))
+        self._spoken = tuple(number for number, each in enumerate(self.searches) if each.heads)
+        self._waking = tuple((number, each.wakes) for number, each in enumerate(self.searches) if each.wakes)
+
+    def asleep(self, text: str) -> tuple[int, ...]:
+        """Return the searches whose candidates have something that a text lacks."""
+        present, low = frozenset(text), text.lower()
+        return tuple(number for number, wakes in self._waking if wakes.isdisjoint(present)) + (
+            () if any(head in low for head in self._heads) else self._spoken)
 
     def apply(self, text: str, between: Callable[[], None]) -> str:
         """Return a whole text with a replacement for each hit."""
@@ -125,22 +155,34 @@ class DetectorStage:
         folded = self._folded
         codes = points(folded.text)
         bound = len(folded.text)
+        asleep, word = ((), 0) if final or not self._next else self._asleep(folded.text)
+        for number in asleep:
+            self._next[number] = max(self._next[number], word)
         for number, search in enumerate(self._detection.searches):
-            bound = min(bound, self._search(number, search, folded, codes, final=final))
+            bound = min(bound, self._next[number] if number in asleep else self._search(
+                number, search, folded, codes, final=final))
         out, bound = self._leave(folded, bound)
         self._forget(folded, bound)
         return out
+
+    def _asleep(self, text: str) -> tuple[tuple[int, ...], int]:
+        """Return the searches that have nothing in the text which has not been searched, but for
+        what its last word may begin; and where that word begins."""
+        start = min(self._next)
+        place = len(text[start:].rstrip(_BETWEEN)) + start
+        while place > start and " " < text[place - 1] < _JOINED:
+            place -= 1
+        if start < place == len(text) and text[-1] >= _JOINED:
+            place -= 1  # the first of two characters that are a word
+        return self._detection.asleep(text[start:]), place
 
     def _search(self, number: int, search: CandidateSearch, folded: Folded, codes: Points, *, final: bool) -> int:
         """Take the certain candidates of one search; return up to where all of them are known."""
         place = self._next[number]
         certain = len(folded.text) if final else search.certain(folded, codes, place)
         if place < certain:
-            for each in search.hits(folded, codes, place, certain):
-                if isinstance(each, Hit):
-                    self._hits.append(each)
-                else:
-                    place = each
+            hits, certain = search.hits(folded, codes, place, certain, final=final)
+            self._hits += hits
         self._next[number] = max(place, certain)
         return self._next[number]
 

@@ -39,6 +39,7 @@ class EngineThread:
         self._divided = True  # whether the batcher knows the tenants as they are now
         self._change = threading.Condition()
         self._closing = False
+        self._dropped: list[tuple[Handle, list[Generation]]] = []  # cancelled requests that wait for their ends
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
 
     def _loop(self) -> None:
@@ -46,6 +47,7 @@ class EngineThread:
             while self._turn():
                 pass
         finally:
+            self._drop_waiting()
             self._deliveries.release(everything=True)
             self._engine.release()
 
@@ -100,11 +102,20 @@ class EngineThread:
                     return
                 self._change.wait(left)
             self._start_waiting()
-        plan = self._batcher.plan()
+        plan = self._planned()
         time.sleep(max(beat.left, 0.0))
         beat.begin()
         self._deliveries.release()
         self._pass(plan)
+
+    def _planned(self) -> Plan:
+        """Plan the pass of the next multiple. Where the answers' pass cannot be planned, as where a
+        kept text's disk fails, they end with the error, and that of no answers is run."""
+        try:
+            return self._batcher.plan()
+        except (EngineError, ModelError) as error:
+            self._fail(error)
+            return self._batcher.plan()
 
     def _start_waiting(self) -> None:
         """Give requests whose turn it is the slots that are free."""
@@ -143,10 +154,12 @@ class EngineThread:
     def _drop_waiting(self) -> None:
         """End cancelled requests that wait or rest."""
         with self._change:
-            dropped = self._queue.drop_cancelled()
+            dropped = [*self._dropped, *self._queue.drop_cancelled()]
+            self._dropped.clear()
         for handle, generations in dropped:
-            handle.drop(generations)
-            handle.end()
+            for each in generations:
+                self._deliveries.put(handle, NOWHERE, each.cancel())
+            self._deliveries.end(handle)
 
     def _forsake(self, handle: Handle) -> list[Generation]:
         with self._change:

@@ -88,11 +88,6 @@ class Handle:
             return False
         return True
 
-    def drop(self, generations: list[Generation]) -> None:
-        """Report the end of answers that shall have no slot."""
-        for each in generations:
-            self.deliver(each.cancel())
-
     def fail(self, error: EngineError | ModelError) -> None:
         """Report an error in the place of a last advance."""
         with contextlib.suppress(Exception):

@@ -97,7 +97,9 @@ class Scheduler(EngineThread):
         handle = Handle(generations, tenant, on_advance, on_error, on_start, allowed)
         with self._change:
             full = self._queue.full
-        if full:
+            if full and self.beat is not None:
+                self._dropped += self._queue.drop_cancelled()  # whose ends wait for the multiple
+        if full and self.beat is None:
             self._drop_waiting()  # a pass may take long, and who left would have the room of others
         with self._change:
             if self._closing:

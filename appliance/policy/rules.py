@@ -140,6 +140,22 @@ def receipts(policy: Policy) -> Breaches:
                       "checkpoint would prove a record before the shutdown", 'add checkpoint_interval = "10m" to audit')
 
 
+def outcomes(policy: Policy) -> Breaches:
+    """Ends that a record does not name must not show in times and sizes, or in a receipt's place.
+    """
+    if policy.audit.outcomes == "named":
+        return
+    times, place = policy.privacy.timing_padding, ("audit", "outcomes")
+    if times is None or not (times.cadence_ms and times.first_token_ms and times.total_ms
+                             and policy.privacy.size_padding_bytes):
+        yield Breach(place, 'outcomes = "hidden" without length classes: times and sizes would tell how a request '
+                     "ended", "add cadence, first_token and total to timing_padding, and size_padding to privacy, or "
+                     'write outcomes = "named"')
+    if policy.audit.receipts and policy.audit.receipt_position == "now":
+        yield Breach(place, 'outcomes = "hidden" with receipt_position = "now": an answer with a receipt would be '
+                     "told by a checkpoint of its moment", 'write receipt_position = "later"')
+
+
 def redaction(policy: Policy) -> Breaches:
     """A request without its essential fields is no request."""
     for name in policy.privacy.redaction.fields:
@@ -150,9 +166,9 @@ def redaction(policy: Policy) -> Breaches:
 
 
 def cadence(policy: Policy) -> Breaches:
-    """With a cadence, answers have both grids and a size, or none of them, as `advice` warns."""
+    """With a cadence, answers have both grids and a size."""
     times, size = policy.privacy.timing_padding, policy.privacy.size_padding_bytes
-    if times is None or not times.cadence_ms or not (times.first_token_ms or times.total_ms or size):
+    if times is None or not times.cadence_ms:
         return
     place: Path = ("privacy", "timing_padding", "cadence")
     shown = "a cadence hides how long an answer is, which its {} would tell"
@@ -439,8 +455,8 @@ def listeners_apart(policy: Policy) -> Breaches:
 Rules = tuple[Callable[[Policy], Breaches], ...]
 BlockRules = tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Breaches], ...]], ...]
 POLICY_RULES: Rules = (
-    platforms, budgets, something_to_do, approvals, state_users, successors, retention, receipts, redaction, cadence,
-    quotas, tenants, inline_tenants, api_keys, listeners_apart,
+    platforms, budgets, something_to_do, approvals, state_users, successors, retention, receipts, outcomes, redaction,
+    cadence, quotas, tenants, inline_tenants, api_keys, listeners_apart,
 )
 
 

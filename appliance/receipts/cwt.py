@@ -20,7 +20,8 @@ from appliance.receipts import statement
 from appliance.receipts.statement import Receipt
 from appliance.transparency.note import NoteKey
 
-PROFILES = {statement.PLACED: "urn:appliance:receipt:v1", statement.UNPLACED: "urn:appliance:receipt:v2"}
+PROFILES = {statement.PLACED: "urn:appliance:receipt:v1", statement.UNPLACED: "urn:appliance:receipt:v2",
+            statement.ENDLESS: "urn:appliance:receipt:v3"}
 COSE_SIGN1 = 18
 ALGORITHM, KEY_ID, CWT_CLAIMS = 1, 4, 15  # parameters of the protected header
 EDDSA = -8

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from appliance.codec.canonical import canonical
 
-PLACED, UNPLACED = "appliance/receipt/v1", "appliance/receipt/v2"
+PLACED, UNPLACED, ENDLESS = "appliance/receipt/v1", "appliance/receipt/v2", "appliance/receipt/v3"
 ORIGIN = "appliance/audit/"  # before a log's identity, the name of its checkpoints
 
 
@@ -40,21 +40,22 @@ class Asked(_Section):
 
 
 class Answered(_Section):
-    """The answer: the salted digest of its bytes before the receipt, and how it ended."""
+    """The answer: the salted digest of its bytes before the receipt, and how it ended. `finish` is
+    None in version 3."""
 
     digest: Hex32
     streamed: Annotated[bool, Field(strict=True)]
-    finish: Word
+    finish: Word | None = None
 
 
 class Tokens(_Section):
     """The salted digest of prompt and answer as tokens, and their counts as the policy rounds
-    them."""
+    them. `cached` is None in version 3."""
 
     digest: Hex32
     prompt: Count
     completion: Count
-    cached: Count
+    cached: Count | None = None
     rounding: Count
 
 
@@ -110,9 +111,10 @@ class RecordPlace(_Section):
 
 class Receipt(_Section):
     """A receipt's statement. Version 1 has the record's place: its number, and a path to a
-    checkpoint. Version 2 has none of these: they count the records of others."""
+    checkpoint. Version 2 has none of these: they count the records of others. Version 3 does not
+    tell either how the answer ended, and what came from a cache."""
 
-    type: Literal["appliance/receipt/v1", "appliance/receipt/v2"] = "appliance/receipt/v1"
+    type: Literal["appliance/receipt/v1", "appliance/receipt/v2", "appliance/receipt/v3"] = "appliance/receipt/v1"
     request: Asked
     answer: Answered
     tokens: Tokens
@@ -129,10 +131,12 @@ class Receipt(_Section):
 
     @model_validator(mode="after")
     def _whole(self) -> Receipt:
-        """Require the place in version 1, and none of it in version 2."""
-        given = [each is not None for each in (self.record.seq, self.checkpoint, self.path)]
-        if given != [self.type == PLACED] * len(given):
-            raise ValueError("a place in part, or in another version")
+        """Require the place in version 1 and none of it in the others, and the end in all but
+        version 3."""
+        for members, there in (((self.record.seq, self.checkpoint, self.path), self.type == PLACED),
+                               ((self.answer.finish, self.tokens.cached), self.type != ENDLESS)):
+            if [each is not None for each in members] != [there] * len(members):
+                raise ValueError("a place or an end in part, or in another version")
         return self
 
     @property
@@ -142,8 +146,10 @@ class Receipt(_Section):
 
     def encode(self) -> bytes:
         """Its one form (RFC 8785)."""
-        absent: Any = None if self.type == PLACED else {"checkpoint": True, "path": True, "record": {"seq"}}
-        return canonical(self.model_dump(mode="json", exclude=absent))
+        absent: dict[str, Any] = {} if self.type == PLACED else {"checkpoint": True, "path": True, "record": {"seq"}}
+        if self.type == ENDLESS:
+            absent |= {"answer": {"finish"}, "tokens": {"cached"}}
+        return canonical(self.model_dump(mode="json", exclude=absent or None))
 
 
 def event_data(receipt: Mapping[str, Any], request_id: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ Head = tuple[str, str, int]
 """A request's id, its endpoint, and the status that its client was told."""
 
 BROKEN = ("sessions.failed", "model.failed", "model.abandoned")
-ENDED = ("request.done", "request.refused")
+ENDED = ("request.done", "request.refused", "request.ended")
 
 
 def unrecorded(heads: Iterable[Head], records: Sequence[Record]) -> list[str]:

@@ -63,5 +63,6 @@ service {
 audit {
   receipts            = true
   checkpoint_interval = "1m"
-  receipt_position    = "later" # a receipt does not count the records of others
+  receipt_position    = "later"  # a receipt does not count the records of others
+  outcomes            = "hidden" # neither do records and receipts tell a refusal from an answer
 }

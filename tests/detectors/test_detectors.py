@@ -29,6 +29,7 @@ from appliance.policy.schema.patterns import bounds
 from appliance.service.admission.redaction import Redactor, Substitution, redact
 from appliance.service.delivery.channels import Channels
 from appliance.text.calls.reading.pieces import Arguments, Call, Said, Thought
+from tests.detectors import make_set
 from tests.support import pace
 from tests.support.extent import examples
 
@@ -73,6 +74,14 @@ FINDS = [  # text, what is found in it
     ("born on 12 March 1985; signed 13.04.2020", [("date-of-birth", "12 March 1985")]),
     ("出生日期：1985年3月12日", [("date-of-birth", "1985年3月12日")]),
     ("am 3. Mai 1970 geboren", [("date-of-birth", "3. Mai 1970")]),
+    ("12/03/1985 (DOB), signed", [("date-of-birth", "12/03/1985")]),
+    ("123456780 is my SSN, thanks", [("us-ssn", "123456780")]),
+    ("123 45 6780 (social security number)", [("us-ssn", "123 45 6780")]),
+    ("943 476 5919 is her NHS number.", [("uk-nhs", "943 476 5919")]),
+    ("5552345678 ist meine Telefonnummer", [("phone", "5552345678")]),
+    ("5552345678 是我的电话", [("phone", "5552345678")]),
+    ("abcpe1234f is my PAN", [("in-pan", "abcpe1234f")]),
+    ("5552345678 my phone is 5552345679", [("phone", "5552345679")]),
     ("SSN 123-45-6780", [("us-ssn", "123-45-6780")]), ("ITIN 912-70-1234", [("us-itin", "912-70-1234")]),
     ("NINO AB 12 34 56 C", [("uk-nino", "AB 12 34 56 C")]), ("NHS number 943 476 5919", [("uk-nhs", "943 476 5919")]),
     ("Steuer-ID 86 095 742 719", [("de-steuer-id", "86 095 742 719")]),
@@ -107,6 +116,9 @@ LEAVES = [
     "password = getpass()", 'password = os.environ["X1"]', "token = self._next_token()", "The password is required.",
     "550e8400-e29b-41d4-a716-446655440000", "commit d670460b4b4aece5915caf5c68d12f560a9fe3e4",
     'api_key = "YOUR_API_KEY"',
+    "123456780 is the order number of my SSN", "123456780. My SSN is secret", "123456780\nSSN", "[123456780, 'ssn']",
+    "x = 123456780, ssn = 1", '{"id": 123456780, "ssn": null}', "5552345678 calls; phone home",
+    "123456780 rows, SSN column", "of 2125550123 bytes",
     "-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA1234567890abcd\n-----END PUBLIC KEY-----",
     "private_key: Ed25519PrivateKey,", "x" * 70 + "@example.com", "(1999-2000)",
 ]
@@ -200,6 +212,30 @@ def test_precision_and_recall_on_the_labelled_set(kind: str) -> None:
         false += sum(not any(a < end and start < b for start, end in spans) for a, b in got)
     assert hits / (hits + misses) >= 0.95
     assert hits / (hits + false) >= 0.95
+
+
+BEHIND = (  # {n}: the noun, {v}: the value before it
+    ("{v} is my {n}.", "I have {v} as {n}, thanks", "{v} ({n})"), ("{v} ist meine {n}.", "{v} ({n})"),
+    ("{v} est mon {n}.", "{v} ({n})"), ("{v} es mi {n}.", "{v} ({n})"), ("{v} è il mio {n}.", "{v} ({n})"),
+    ("{v} é o meu {n}.", "{v} ({n})"), ("{v} मेरा {n} है।", "{v} ({n})"), ("{v}是我的{n}。", "{v}（{n}）"))
+NEEDY = ("uk-nhs", "date-of-birth", "us-ssn", "us-itin", "phone")  # kinds that need a word in a common form
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"secret"}))
+def test_a_word_behind_a_value_counts_as_one_before_it(kind: str) -> None:
+    """Each value of the labelled set in the languages' other order: recall of at least 0.95, and other things that
+    stand there leave a value of a common form."""
+    hits, rows, false, common = 0, [row for row in _labelled()[kind] if row["spans"]][:examples(64, 320)], 0, 0
+    for number, row in enumerate(rows):
+        place, (start, end) = make_set.LANGUAGES.index(row["language"]), _trimmed(row["text"], *row["spans"][0])
+        value, frames = row["text"][start:end], BEHIND[place]
+        text = frames[number % len(frames)].format(n=make_set.NOUNS[kind][place], v=value)
+        hits += any(text[a:b] in value or value in text[a:b] for a, b, _ in _found(text, kind))
+        other = f"{value} is the order number of the {make_set.NOUNS[kind][0]}"
+        if kind in NEEDY and not _found(value, kind):
+            common, false = common + 1, false + bool(_found(other, kind))
+    assert hits / len(rows) >= 0.95
+    assert false <= common // 20
 
 
 PIECES = st.sampled_from([*(each for text, _ in FINDS for each in (text, text[:9], text[5:])), *SPELLINGS, " ", "\n",

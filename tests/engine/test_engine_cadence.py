@@ -22,7 +22,7 @@ from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.seats import dummy_seats
 from appliance.engine.handle import Handle
 from appliance.engine.scheduler import Scheduler
-from appliance.errors import EngineError
+from appliance.errors import CapacityError, EngineError, ModelError
 from appliance.models.sources.streamed import StreamedSource
 from tests.support.engines import kernels, opened, synthetic_model
 from tests.support.streams import stored
@@ -175,6 +175,46 @@ def test_errors_and_ends_wait_for_the_multiple(monkeypatch: pytest.MonkeyPatch) 
             passes.wait(2)
     assert ["the disk is gone"] == [words for _, words in errors]
     assert int(errors[0][0] / 0.05) > int(failed[0] / 0.05)
+
+
+def test_an_end_of_a_request_that_waits_comes_at_a_multiple() -> None:
+    """Whoever left the queue gives its room to another at once, and hears of its end not before the multiple: here a
+    minute away, or the scheduler's end."""
+    with steady(slots=1) as engine:
+        scheduler, begun, ends = Scheduler(engine, cadence=60.0, queue=1), threading.Event(), list[Advance]()
+        scheduler.submit(request(), "t", lambda advance: None, on_start=begun.set)
+        assert begun.wait(WAIT)
+        waits = scheduler.submit(request(), "t", ends.append)
+        with pytest.raises(CapacityError):
+            scheduler.submit(request(), "t", lambda advance: None)
+        waits.cancel()
+        scheduler.submit(request(), "t", lambda advance: None)
+        assert not waits.wait(0.3)
+        assert [] == ends
+        assert scheduler.close(WAIT)
+        assert waits.wait(0)
+    assert ["cancelled"] == [each.finish_reason for each in ends]
+
+
+@pytest.mark.parametrize("error", [EngineError("no memory is left", code="engine-memory"), ModelError("a tile is bad")])
+def test_a_pass_that_cannot_be_planned_is_told_by_its_name(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers end with the error itself, and the multiple has its pass as any other."""
+    with steady() as engine:
+        passes = Passes(engine, monkeypatch)
+        with keeping(engine) as scheduler:
+            planner, told = scheduler._batcher.planner, list[Exception]()
+            plan = planner.plan
+
+            def fail(running: Any) -> Any:
+                if running:
+                    raise error
+                return plan(running)
+
+            monkeypatch.setattr(planner, "plan", fail)
+            assert scheduler.submit(request(), "t", lambda advance: None, told.append).wait(WAIT)
+            passes.wait(3)
+        assert [error] == told
+        assert {(ROWS, engine.concurrent)} == set(passes.shapes)
 
 
 def test_a_long_interval_delays_no_end() -> None:

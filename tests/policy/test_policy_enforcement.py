@@ -69,6 +69,7 @@ ENFORCED_WHOLE = {
             "tcb_status", "accepted_advisories", "min_evaluation_number", "tcb_grace", "mr_seam", "min_tee_tcb_svn",
             "xfam", "service_tds")))),
     "audit.sink", "audit.checkpoint_interval", "audit.receipts", "audit.receipt_position",
+    "audit.outcomes",
     "audit.witness.public_key", "audit.witness.url",
     "privacy.auditor_key",
     "state.device", "state.key.path", "state.key.variable", "state.key.credential", "state.key.version",

@@ -285,8 +285,7 @@ def test_guesses_that_cannot_be_hidden(model: str, words: str) -> None:
     """Guesses are hidden by a cadence, and those of a draft model by nothing."""
     draft = f'model "draft" {{\n file = "d"\n sha256 = "{HASH}"\n}}\n'
     only_finding(in_schema(2, with_lines("model", model) + draft), "rule", words)
-    valid(with_lines("privacy", 'timing_padding { cadence = "1s" }', in_schema(2, with_lines(
-        "model", 'speculation = "hidden"'))))
+    valid(with_lines("privacy", CLASSES, in_schema(2, with_lines("model", 'speculation = "hidden"'))))
 
 
 def test_no_model() -> None:
@@ -548,6 +547,26 @@ def test_places_that_are_told_later(lines: str, words: str | None) -> None:
         only_finding(text, "rule", words)
 
 
+CLASSES = ('timing_padding {\nfirst_token = "200ms"\ntotal = "10s"\ncadence = "50ms"\n}\nsize_padding = "4KiB"')
+LATER = 'receipts = true\ncheckpoint_interval = "1m"\nreceipt_position = "later"\n'
+
+
+@pytest.mark.parametrize(("privacy", "lines", "words"), [
+    ("", 'outcomes = «"hidden"', "without length classes"),
+    ('timing_padding {\nfirst_token = "200ms"\n}\nsize_padding = "4KiB"', 'outcomes = «"hidden"',
+     "without length classes"),
+    (CLASSES, 'receipts = true\noutcomes = «"hidden"', 'write receipt_position = "later"'),
+    (CLASSES, 'outcomes = "hidden"', None),
+    (CLASSES, LATER + 'outcomes = "hidden"', None)])
+def test_ends_are_hidden_where_nothing_else_tells_them(privacy: str, lines: str, words: str | None) -> None:
+    """They need length classes, and receipts without a checkpoint of their moment."""
+    text = in_schema(2, with_lines("privacy", privacy, with_lines("audit", lines)))
+    if words is None:
+        assert [] == [each for each in check(text).diagnostics if each.severity == "error"]
+    else:
+        only_finding(text, "rule", words)
+
+
 TIMES = 'first_token = "200ms"\ntotal = "10s"'
 
 
@@ -570,13 +589,14 @@ def test_a_cadence_needs_answers_whose_times_and_sizes_tell_nothing(times: str, 
     valid(text.replace("schema = 2", "schema = 1").replace("«", ""))
 
 
-def test_a_lone_cadence_is_warned_of() -> None:
-    """It hides what it says it hides, from the disk, and nothing from the network."""
-    text, place = marked(in_schema(2, with_lines("privacy", 'timing_padding { cadence = «"50ms" }')))
-    valid(text)
-    [found] = [each for each in check(text).diagnostics if each.severity == "warning" and "cadence" in each.path]
-    assert place == (found.line, found.column)
-    assert "first_token and total" in (found.fix or "")
+def test_a_lone_cadence_needs_all_three() -> None:
+    """It would hide from the disk what the network sees. Each finding says what to add."""
+    clean, place = marked(in_schema(2, with_lines("privacy", 'timing_padding { cadence = «"50ms" }')))
+    found = [each for each in check(clean).diagnostics if each.severity == "error"]
+    assert ["add first_token to timing_padding", "add total to timing_padding",
+            'add size_padding = "4KiB" to privacy'] == [each.fix for each in found]
+    assert {place[0]} == {each.line for each in found}
+    valid(clean.replace("schema = 2", "schema = 1"))
 
 
 SESSIONS = {

@@ -22,13 +22,14 @@ from appliance.policy import load
 from tests.support import waiting
 from tests.support.server import AUDITOR_KEY, Server, write_policy
 
-CADENCE = 'timing_padding { cadence = "40ms" }'
+PRIVACY = 'timing_padding {{\n cadence = "{0}"\n first_token = "{0}"\n total = "{0}"\n}}\nsize_padding = "1KiB"\n'
 LIMITS = "concurrent_requests = 2\n  prompt_tokens = 500\n  generation_tokens = 24"
 
 
 def _policy(folder: Path, tiny_model: Path, speculation: str = "hidden", **more: Any) -> Path:
     return write_policy(folder, {"tiny": tiny_model}, **{
-        "schema": 2, "limits": LIMITS, "privacy": CADENCE, "model": f'speculation = "{speculation}"', **more})
+        "schema": 2, "limits": LIMITS, "privacy": PRIVACY.format("40ms"), "model": f'speculation = "{speculation}"',
+        **more})
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_late_passes_are_told(server: Server) -> None:
 
 def test_an_interval_that_does_not_hold_stops_the_boot(tmp_path: Path, tiny_model: Path) -> None:
     """The boot says what a pass takes, what the interval allows, and which would hold."""
-    policy = _policy(tmp_path, tiny_model, privacy='timing_padding { cadence = "1ms" }',
+    policy = _policy(tmp_path, tiny_model, privacy=PRIVACY.format("1ms"),
                      limits="concurrent_requests = 64\n  prompt_tokens = 400\n  generation_tokens = 100")
     server = Server(policy, [tiny_model])
     assert 0 != server.process.wait(waiting.STALL_SECONDS)
@@ -124,7 +125,7 @@ def test_seats_of_dummy_rows_are_reckoned(tmp_path: Path, tiny_model: Path) -> N
 
 def test_the_planner_says_the_price(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before a boot: tokens a second and core-seconds an hour; or that an interval is too short, with exit code 1."""
-    policy = _policy(tmp_path, tiny_model, privacy='timing_padding { cadence = "500ms" }')
+    policy = _policy(tmp_path, tiny_model, privacy=PRIVACY.format("500ms"))
     assert 0 == main(["plan-memory", str(policy), "--models", str(tiny_model.parent), "--json"])
     [price] = json.loads(capsys.readouterr().out)["cadence"]
     assert (2.0, 2, None) == (price["tokens_per_second"], price["answers"], price["refusal"])
@@ -134,7 +135,7 @@ def test_the_planner_says_the_price(tmp_path: Path, tiny_model: Path, capsys: py
     assert slow == 2.0 * (price["rows"] - 1)
     assert 0 == main(["plan-memory", str(policy), "--models", str(tiny_model.parent)])
     assert "2 tokens/s for each of 2 answers" in capsys.readouterr().out
-    policy = _policy(tmp_path, tiny_model, privacy='timing_padding { cadence = "1ms" }',
+    policy = _policy(tmp_path, tiny_model, privacy=PRIVACY.format("1ms"),
                      limits="concurrent_requests = 64\n  prompt_tokens = 400\n  generation_tokens = 100")
     assert 1 == main(["plan-memory", str(policy), "--models", str(tiny_model.parent)])
     assert "tiny: cadence does not hold: a pass of 65 rows" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from appliance.audit.chain import origin
-from appliance.audit.events import ASKED, RETAINED
+from appliance.audit.events import ASKED, ENDS, RETAINED
 from appliance.auditor import bundle
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Answer, Claim, by_records, either, fails, holds, open_
@@ -173,9 +173,8 @@ def _by_epoch(counts: Counter[int]) -> str:
 def _ended(case: Case) -> Answer:
     """Each stream that began has a record of its end. A boot that was cut took its running streams
     with it. In a boot that ended in order each stream has an end."""
-    past = case.require_open("stream.started", "request.done", "request.refused")
-    ends = {each.get("request") for each in case.records
-            if each["event"] in ("request.done", "request.refused") and "sealed" not in each}
+    past = case.require_open("stream.started", *ENDS)
+    ends = {each.get("request") for each in case.records if each["event"] in ENDS and "sealed" not in each}
     left = Counter(each["epoch"] for each in case.records if each["event"] == "stream.started"
                    and "sealed" not in each and each.get("request") not in ends)
     told = f"{quantity(len(ends), 'request')} ended{past}"
@@ -190,8 +189,9 @@ def _ended(case: Case) -> Answer:
 
 def _named(case: Case) -> Answer:
     """Each request for text that was let in names the tenant that asked."""
-    past = case.require_open("request.done")
-    done = [each for each in case.records if each["event"] == "request.done" and "model" in each]
+    past = case.require_open("request.done", "request.ended")
+    done = [each for each in case.records if (each["event"] == "request.ended" and "sealed" not in each)
+            or (each["event"] == "request.done" and "model" in each)]
     bare = sum("tenant" not in each for each in done)
     if not done:
         return open_("the log has no answer by a model")
@@ -207,6 +207,9 @@ def _refusals(case: Case) -> Answer:
     if bare := sum("code" not in each for each in found):
         return fails(f"{quantity(bare, 'refusal')} without a code")
     told = f"{len(found)}, each with its code{past}" + (f"; {counted} more, counted by code" if counted else "")
+    if hidden := sum(each["event"] == "request.ended" for each in case.records):
+        more = f" ({told})" if found or counted else ""
+        return open_(f"{quantity(hidden, 'request')} ended, refused or answered: the policy hides which{more}")
     return holds(told) if found or counted else open_("the log has no refusal")
 
 

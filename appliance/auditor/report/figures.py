@@ -42,6 +42,7 @@ class Figures:
     step: int  # seconds a bar over time stands for
     done: Bars
     refused: Bars
+    ended: Bars  # answered or refused: their records do not say which
     codes: Bars
     endpoints: Bars
     latencies: Bars
@@ -51,27 +52,29 @@ class Figures:
     @property
     def requests(self) -> int:
         """Requests that ended, refused or not."""
-        return sum(count for _, count in (*self.done, *self.refused))
+        return sum(count for _, count in (*self.done, *self.refused, *self.ended))
 
 
 def of(records: Sequence[dict[str, Any]]) -> Figures:
     """Return the figures of a log's records, whose form has been checked."""
     done = [each for each in records if each["event"] == "request.done"]
     refused = [each for each in records if each["event"] == "request.refused"]
+    ended = [each for each in records if each["event"] == "request.ended"]
     answers, refusals = _counted(records, "answered"), _counted(records, "refused")  # of requests without a key
-    times = [when for each in (*done, *refused, *(each for each, _, _ in (*answers, *refusals)))
+    times = [when for each in (*done, *refused, *ended, *(each for each, _, _ in (*answers, *refusals)))
              if (when := _seconds(each)) is not None]
     begin, step, count = _scale(times)
     said = [str(each["time"]) for each in records]
     codes = Counter(_word(each, "code") for each in refused)
-    endpoints = Counter(_word(each, "endpoint") for each in (*done, *refused))
+    endpoints = Counter(_word(each, "endpoint") for each in (*done, *refused, *ended))
     for _, counts, _ in refusals:
         codes.update(counts)
     for _, _, counts in (*answers, *refusals):
         endpoints.update(counts)
     return Figures(
         said[0] if said else "", said[-1] if said else "", step, _over_time(done, answers, begin, step, count),
-        _over_time(refused, refusals, begin, step, count), _most(codes), _most(endpoints), _latencies(done),
+        _over_time(refused, refusals, begin, step, count), _over_time(ended, [], begin, step, count) if ended else (),
+        _most(codes), _most(endpoints), _latencies((*done, *ended)),
         _most(Counter(str(each["finish"]) for each in done if "finish" in each)), _boots(records))
 
 

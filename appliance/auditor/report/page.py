@@ -122,6 +122,8 @@ def _charts(found: Figures) -> list[str]:
     per = f"{found.step // 86400} d" if found.step >= 86400 else f"{found.step // 60} min"
     return [charts.over_time("chart-done", f"Requests that were answered, per {per}", found.done),
             charts.over_time("chart-refused", f"Requests that were refused, per {per}", found.refused),
+            *([charts.over_time("chart-ended", f"Requests that ended, answered or refused, per {per}", found.ended)]
+              if found.ended else []),
             charts.rows("chart-latency", "Time of whole requests", found.latencies),
             charts.rows("chart-codes", "Refusals by their code", found.codes),
             charts.rows("chart-finish", "Answers by how they ended", found.finishes),

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from appliance.detectors.candidates import context
-from appliance.detectors.candidates.row import Candidate, Detector, Span
+from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Span
 
 _FOUR = r"(?a)\b[0-9](?:[0-9]|\.[0-9]){3,60}\b(?:[.-][A-Za-z_])?"
 _SIX = r"(?ai)(?:\b[0-9a-f]{1,4}:|::)(?:[0-9a-f]|:|\.[0-9]){1,50}(?:%[A-Za-z0-9]{1,8})?[_G-Zg-z.-]?"
@@ -22,7 +22,7 @@ def _four(candidate: Candidate) -> Iterator[Span]:
     own, start = candidate.own, candidate.start
     joined, around = candidate.before(start), candidate.before(start - 1) if start else " "
     if own[-1:].isdecimal() and not (joined in "-_./" and around.isascii() and around.isalnum()) and (
-            _valid(own, ipaddress.IPv4Address) and candidate.nearest(_WORDS) >= 0):
+            _valid(own, ipaddress.IPv4Address) and candidate.holds(_WORDS, start, start + len(own), alone=True)):
         yield start, start + len(own)
 
 
@@ -39,7 +39,7 @@ def _six(candidate: Candidate) -> Iterator[Span]:
         return
     if (candidate.before(start) == ":" and own[0] == ":") or not _valid(text, ipaddress.IPv6Address):
         return
-    if _plausible(text) or candidate.nearest(_WORDS) > 0:
+    if _plausible(text) or candidate.holds(_WORDS, start, start + len(text), alone=False):
         yield start, start + len(text) + (len(zone) + len(name.rstrip("_-.")) if zone else 0)
 
 
@@ -60,4 +60,5 @@ def _valid(text: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Add
     return True
 
 
-ROWS = (Detector("ip-address", _SIX, _six, needs=":"), Detector("ip-address", _FOUR, _four))
+ROWS = (Detector("ip-address", _SIX, _six, needs=":", lead=4, wakes=":"),
+        Detector("ip-address", _FOUR, _four, lead=1, wakes=DIGITS))

@@ -1,4 +1,4 @@
-"""Dates of birth: a date that exists, after a word that says what it is."""
+"""Dates of birth: a date that exists, beside a word that says what it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterator
 
 from appliance.detectors.candidates import context
-from appliance.detectors.candidates.row import Candidate, Detector, Span
+from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Span
 
 _MONTHS = (  # en, de, fr, es, it, pt, hi
     "january jan januar janner janvier enero gennaio janeiro जनवरी", "february feb februar fevrier febrero febbraio "
@@ -25,10 +25,6 @@ _EXPRESSION = (
     rf"[0-9]{{1,2}}(?:\.|st|nd|rd|th|er|\u00ba|o|a)?[ -](?:de |of |di )?{_NAME},?[ -](?:de |del )?[0-9]{{4}}\b|"
     rf"[0-9]{{4}}[ -]{_NAME}[ -][0-9]{{1,2}}\b|"
     r"[A-Z][A-Za-z]{2,9}\.? [0-9]{1,2}(?:st|nd|rd|th)?,? [0-9]{4}\b|[0-9]{8}\b)")
-_LATER = (  # with the word after it
-    rf"(?a)\b(?:[0-9]{{1,4}}[./-][0-9]{{1,2}}[./-][0-9]{{2,4}}|[0-9]{{1,2}}\.? {_NAME} [0-9]{{4}}|"
-    r"[0-9]{4}\u5e74[0-9]{1,2}\u6708[0-9]{1,2}[\u65e5\u53f7]) ?"
-    r"(?:geboren|\u0915\u094b \u091c\u0928\u094d\u092e|\u51fa\u751f|\u8bde\u751f)")
 _WORDS = context.words(
     "born|birth|dob|d.o.b|birthday|birthdate|date_of_birth|bday|b.day|nacimiento|nacido|nacida|nacio|naci|cumpleanos|"
     "geboren|geburtsdatum|geburtstag|geb|geb.|geburt|ne le|nee le|naissance|anniversaire|ne(e) le|née|"
@@ -79,13 +75,14 @@ def _date(text: str) -> bool:
 
 
 def _find(candidate: Candidate) -> Iterator[Span]:
-    before = candidate.text[:candidate.start]
-    own = candidate.own
+    before, own = candidate.text[:candidate.start], candidate.own
     end = next((place for place in range(len(own), 0, -1) if own[place - 1].isdecimal() or own[place - 1] in _DAY), 0)
     if before[-1:] in ("-", "/", ".", "_") and before[-2:-1].isdecimal():
         return
-    if _date(own[:end]) and (end < len(own) or _WORDS.nearest(before[-_AWAY:].rpartition("\n\n")[2]) > 0):
+    least = max(len(before) - len(before.rpartition("\n\n")[2]), len(before) - _AWAY)
+    if _date(own[:end]) and candidate.holds(
+            _WORDS, candidate.start, candidate.start + end, alone=False, least=least):
         yield candidate.start, candidate.start + end
 
 
-ROWS = (Detector("date-of-birth", _EXPRESSION, _find), Detector("date-of-birth", _LATER, _find))
+ROWS = (Detector("date-of-birth", _EXPRESSION, _find, lead=12, wakes=DIGITS),)

@@ -12,8 +12,9 @@ from appliance.detectors.candidates.row import Candidate, Detector, Span
 _WIDE = r"\u00c0-\u0963\u0966-\u1fff\u3040-\u9fff\uac00-\ud7af"
 _LOCAL = rf"[A-Za-z0-9_%+&'!#$*/=?^`{{|}}~{_WIDE}-]"
 _DOMAIN = rf"[A-Za-z0-9{_WIDE}-]"
-_EXPRESSION = (rf"""(?:"[A-Za-z0-9 ._+-]{{1,62}}"|{_LOCAL}(?:{_LOCAL}|\.{_LOCAL}){{0,63}})@"""
-               rf"{_DOMAIN}(?:{_DOMAIN}|\.{_DOMAIN}){{1,200}}(?::[A-Za-z~/])?")
+_AT = rf"@{_DOMAIN}(?:{_DOMAIN}|\.{_DOMAIN}){{1,200}}(?::[A-Za-z~/])?"
+_QUOTED = rf'"[A-Za-z0-9 ._+-]{{1,62}}"{_AT}'
+_PLAIN = rf"{_LOCAL}(?:{_LOCAL}|\.{_LOCAL}){{0,63}}{_AT}"
 _EDGES = "'!#$*/=?^`{|}~&%-+"  # before an address, these are of the text around it
 _ENDINGS = (
     "png|jpg|jpeg|gif|svg|webp|ico|bmp|css|scss|js|mjs|jsx|ts|tsx|json|xml|html|htm|php|pyc|rb|java|jar|"
@@ -71,4 +72,4 @@ def _find(candidate: Candidate) -> Iterator[Span]:
         yield start + skipped, end
 
 
-ROWS = (Detector("email", _EXPRESSION, _find, needs="@"),)
+ROWS = (Detector("email", _PLAIN, _find, needs="@"), Detector("email", _QUOTED, _find, needs="@", wakes='"'))

@@ -43,36 +43,36 @@ def _finder(judge: Callable[[str], bool], words: context.ContextWords, alone: Ca
         own, start = candidate.own, candidate.start
         if candidate.before(start) in "-/._" and candidate.before(start - 1).isalnum() and start > 1:
             return
-        if judge("".join(filter(str.isalnum, own)).upper()):
-            nearest = candidate.nearest(words)
-            if nearest > 0 or (nearest == 0 and alone(own)):
-                yield start, len(candidate.text)
+        end = len(candidate.text)
+        if judge("".join(filter(str.isalnum, own)).upper()) and candidate.holds(words, start, end, alone=alone(own)):
+            yield start, end
     return find
 
 
 def _row(name: str, expression: str, judge: Callable[[str], bool], words: str,
-         alone: Callable[[str], bool] = str.isupper, needs: str = DIGITS) -> Detector:
-    """Return a row. Without a word before them, small letters are not enough, unless the check says
+         alone: Callable[[str], bool] = str.isupper, needs: str = DIGITS, lead: int = 0) -> Detector:
+    """Return a row. Without a word beside them, small letters are not enough, unless the check says
     so."""
     return Detector(name, rf"(?ai)\b(?:{expression})\b", _finder(judge, context.words(words), alone),
-                    needs, national.GROUP)
+                    needs, lead, wakes=needs, group=national.GROUP)
 
 
 _S, _N = "[ .-]?", "[0-9LMNP-V]"
 ROWS = (
     _row("fr-nir", f"[1-478]{_S}[0-9][0-9]{_S}(?:0[1-9]|[1-9][0-9]){_S}(?:[0-9][0-9]|2[AB]){_S}[0-9]{{3}}{_S}"
-         f"[0-9]{{3}}{_S}[0-9][0-9]", _nir, "nir|securite sociale|insee|social|sozialversicherung", national.always),
+         f"[0-9]{{3}}{_S}[0-9][0-9]", _nir, "nir|securite sociale|insee|social|sozialversicherung", national.always,
+         lead=1),
     _row("it-codice-fiscale", f"[A-Z]{{3}}{_S}[A-Z]{{3}}{_S}{_N}{_N}[ABCDEHLMPRST]{_N}{_N}{_S}[A-Z]{_N}{_N}{_N}{_S}"
          "[A-Z]", _fiscal, "codice fiscale|fiscale|fiscal|tax", national.always, needs=""),
     _row("es-dni", f"(?:[0-9]{{8}}|[0-9][0-9]\\.[0-9]{{3}}\\.[0-9]{{3}}|[0-9][0-9] [0-9]{{3}} [0-9]{{3}}|"
          f"[XYZ]{_S}[0-9]{{7}}){_S}[{_CONTROL}]", _dni,
-         "dni|nie|nif|documento|identidad|identity|ausweis|identite|identita|identidade|पहचान|身份"),
+         "dni|nie|nif|documento|identidad|identity|ausweis|identite|identita|identidade|पहचान|身份", lead=2),
     _row("uk-nino", f"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]{_S}[0-9][0-9]{_S}[0-9][0-9]{_S}[0-9][0-9]{_S}[A-D]", _nino,
-         "nino|ni number|ni no|insurance|versicherung|assurance|seguro|assicurazione|seguridad|बीमा|保险"),
+         "nino|ni number|ni no|insurance|versicherung|assurance|seguro|assicurazione|seguridad|बीमा|保险", lead=3),
     _row("in-pan", f"[A-Z]{{3}}[ABCFGHJLPT][A-Z]{_S}[0-9]{{4}}{_S}[A-Z]", _pan,
-         "pan|permanent account|income tax|tax|steuer|fiscal|impuesto|imposto|पैन|कर|税"),
-    _row("br-cpf", r"[0-9]{3}\.[0-9]{3}\.[0-9]{3}[-/][0-9][0-9]", national.cpf, "cpf", national.always),
+         "pan|permanent account|income tax|tax|steuer|fiscal|impuesto|imposto|पैन|कर|税", lead=6),
+    _row("br-cpf", r"[0-9]{3}\.[0-9]{3}\.[0-9]{3}[-/][0-9][0-9]", national.cpf, "cpf", national.always, lead=1),
     _row("br-cnpj", r"[A-Z0-9]{2}\.[A-Z0-9]{3}\.[A-Z0-9]{3}/[A-Z0-9]{4}-[0-9][0-9]", national.cnpj, "cnpj",
-         national.always),
-    _row("br-cnpj", "[0-9A-Z]{12}[0-9][0-9]", national.cnpj, "cnpj|empresa", national.never),
+         national.always, lead=16),
+    _row("br-cnpj", "[0-9A-Z]{12}[0-9][0-9]", national.cnpj, "cnpj|empresa", national.never, lead=12),
 )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from appliance.detectors.candidates import checksums, context, numbers
-from appliance.detectors.candidates.row import Candidate, Detector, Find, Span
+from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Find, Span
 
 GROUP = "national-id"
 _CODES = "11 12 13 14 15 21 22 23 31 32 33 34 35 36 37 41 42 43 44 45 46 50 51 52 53 54 61 62 63 64 65 71 81 82 83"
@@ -73,13 +73,12 @@ def _resident(text: str) -> bool:
 def _finder(known: dict[int, frozenset[str]], judge: Callable[[str], bool], words: context.ContextWords,
             alone: Callable[[str], bool]) -> Find:
     """Return a function that finds numbers of some forms. `alone`: whether a form needs no word
-    before it."""
+    beside it."""
     def find(candidate: Candidate) -> Iterator[Span]:
         for start, end, text in numbers.windows(candidate, known):
-            if judge("".join(filter(str.isalnum, text)).upper()):
-                nearest = candidate.nearest(words, start)
-                if nearest > 0 or (nearest == 0 and alone(text)):
-                    yield start, end
+            if judge("".join(filter(str.isalnum, text)).upper()) and candidate.holds(
+                    words, start, end, alone=alone(text)):
+                yield start, end
     return find
 
 
@@ -87,16 +86,16 @@ def _row(name: str, forms: tuple[str, ...], judge: Callable[[str], bool], words:
          alone: Callable[[str], bool]) -> Detector:
     found = numbers.forms(*forms)
     return Detector(name, numbers.RUN, _finder(found, judge, context.words(f"{words}|{_GENERAL}", "phone|tel|fax"),
-                                               alone), group=GROUP)
+                                               alone), lead=numbers.LEAD, wakes=DIGITS, group=GROUP)
 
 
 def always(_text: str) -> bool:
-    """Let a form stand without a word before it."""
+    """Let a form stand without a word beside it."""
     return True
 
 
 def never(_text: str) -> bool:
-    """Ask for a word before each form."""
+    """Ask for a word beside each form."""
     return False
 
 

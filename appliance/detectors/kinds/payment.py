@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from appliance.detectors.candidates import checksums, context, numbers
-from appliance.detectors.candidates.row import Candidate, Detector, Span
+from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Span
 
 _ISSUERS = (  # first digits from, to; lengths
     ("4", "4", (13, 16, 19)), ("51", "55", (16,)), ("2221", "2720", (16,)), ("34", "34", (15,)), ("37", "37", (15,)),
@@ -31,10 +31,10 @@ def _issued(digits: str) -> bool:
 def _find(candidate: Candidate) -> Iterator[Span]:
     for start, end, text in numbers.windows(candidate, _FORMS):
         digits = numbers.digits_of(text)
-        if _issued(digits) and len(set(digits)) > 1 and checksums.luhn(digits):
-            words = candidate.nearest(_WORDS, start)
-            if words > 0 or (words == 0 and len(digits) > 13):  # a shorter number passes by chance too often
-                yield start, end
+        likely = len(digits) > 13  # a shorter number passes by chance too often
+        if _issued(digits) and len(set(digits)) > 1 and checksums.luhn(digits) and candidate.holds(
+                _WORDS, start, end, alone=likely):
+            yield start, end
 
 
 _LENGTHS = {  # of the registry of SWIFT, release 99, by length
@@ -58,6 +58,6 @@ def _find_iban(candidate: Candidate) -> Iterator[Span]:
         yield candidate.start, len(candidate.text)
 
 
-_IBANS = tuple(Detector("iban", _expression(lengths), _find_iban) for lengths in (
+_IBANS = tuple(Detector("iban", _expression(lengths), _find_iban, lead=3, wakes=DIGITS) for lengths in (
     [each for each in _LENGTHS if each <= _SHORT], [each for each in _LENGTHS if each > _SHORT]))
-ROWS = (*_IBANS, Detector("credit-card", numbers.RUN, _find))
+ROWS = (*_IBANS, Detector("credit-card", numbers.RUN, _find, lead=numbers.LEAD, wakes=DIGITS))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from appliance.detectors.candidates import context, numbers
-from appliance.detectors.candidates.row import SKELETON, Candidate, Detector, Span
+from appliance.detectors.candidates.row import DIGITS, SKELETON, Candidate, Detector, Span
 
 _LENGTHS = {  # digits after the country code, from and to (ITU-T E.164 and its national plans)
     "1": (10, 10), "7": (10, 10), "20": (8, 10), "27": (9, 9), "30": (10, 10), "31": (9, 9), "32": (8, 9),
@@ -29,6 +29,11 @@ _WORDS = context.words(
     "फ़ोन|फोन|मोबाइल|दूरभाष|टेलीफोन|संपर्क|कॉल|नंबर|电话|手机|致电|拨打|联系|号码|热线|传真|座机|微信|電話|手機",
     "aadhaar|ssn|nhs|cpf|cnpj|iban|card|karte|account|konto|compte|cuenta|conto|conta|passport|postal|zip|"
     "आधार|खाता|身份证|账号|银行")
+_BEHIND = context.words(  # verbs behind a number make it a count
+    "phone|telephone|cellphone|mobile number|fax|whatsapp|hotline|landline|voicemail|telefon|handy|mobilnummer|"
+    "rufnummer|durchwahl|festnetz|numero de portable|movil|celular|cellulare|recapito|telefone|telemovel|फ़ोन|फोन|"
+    "मोबाइल|दूरभाष|टेलीफोन|电话|手机|热线|传真|座机|電話|手機",
+    "aadhaar|ssn|nhs|cpf|cnpj|iban|passport|users|app|apps|model")
 _LONGEST = 32  # characters of a number
 _NATIONAL = numbers.forms("3 3 4|-.", "2 2 2 2 2|- .")  # of North America and France, without a word
 
@@ -124,7 +129,14 @@ def _number(candidate: Candidate, start: int, *, whole: bool) -> int:
     words = candidate.nearest(_WORDS, start)
     if words > 0:
         return _closed(text, start, _best(text, start, _at_home))
-    end = 0 if words < 0 or not whole else _best(text, start, _without_words)
+    end = 0 if words < 0 or not whole else _alone(text, _best(text, start, _without_words))
+    if end or not whole:
+        return end
+    end = _alone(text, _closed(text, start, _best(text, start, _at_home)))
+    return end if end and candidate.holds(_BEHIND, start, end, alone=False) else 0
+
+
+def _alone(text: str, end: int) -> int:
     return end if end and not text[end:end + 2].strip("-./ ").isdecimal() else 0
 
 
@@ -132,4 +144,4 @@ def _closed(text: str, start: int, end: int) -> int:
     return end if end == 0 or text[start] != "(" or ")" in text[start:end] else 0
 
 
-ROWS = (Detector("phone", numbers.RUN, _find),)
+ROWS = (Detector("phone", numbers.RUN, _find, lead=numbers.LEAD, wakes=DIGITS),)

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from appliance.detectors.candidates.row import Candidate, Detector, Span
+from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Span
 
 _T = "[A-Za-z0-9_-]"
 _PREFIXES = (
@@ -37,7 +37,9 @@ _PASSWORDS = ("password", "passwort", "passwd", "passphrase", "pwd", "contrase\u
 _KEYS = ("secret", "token", "credential", *(f"{which}[_ .-]?key" for which in (
     "api", "access", "auth", "account", "private", "encryption", "master", "service", "license")))
 _OTHERS = tuple(each.partition("[")[0] for each in _KEYS)
-_WIDE = r"(?:\u092a\u093e\u0938\u0935\u0930\u094d\u0921|\u5bc6\u7801|\u53e3\u4ee4|\u5bc6\u94a5|kennwort)"
+_WIDE_PASSWORDS = ("\u092a\u093e\u0938\u0935\u0930\u094d\u0921", "\u5bc6\u7801", "\u53e3\u4ee4", "\u5bc6\u94a5",
+                   "kennwort", "senha \u00e9", "password \u00e8")
+_OPENINGS = ("mot ", "parola ", "senha ")
 _IS = ("is", "ist", "lautet", "est", "es")
 
 
@@ -57,7 +59,7 @@ def _either(words: Iterable[str]) -> str:
 _ASSIGNED = (rf"(?ai){_either((*_PASSWORDS, *_KEYS))}[A-Za-z0-9_-]{{0,20}}[\"'`\]]{{0,2}}[ \t]{{0,3}}(?:=>?|:=?)"
              r"[ \t]{0,3}" + _VALUE)
 _SAID = rf"(?ai){_either(_PASSWORDS)} {_either(_IS)}:? " + _VALUE
-_SAID_WIDE = rf"(?ai)(?:{_WIDE}|senha \u00e9|password \u00e8)(?: ?[:=] ?|[\u662f\u4e3a]| )[\"']?[^\s\"'`,;]{{7,80}}"
+_SAID_WIDE = rf"(?ai)(?:{'|'.join(_WIDE_PASSWORDS)})(?: ?[:=] ?|[\u662f\u4e3a]| )[\"']?[^\s\"'`,;]{{7,80}}"
 _BEARER = r"(?ai)\b(?:bearer|basic)[ :]{1,2}[A-Za-z0-9._~+/=-]{12,2000}"
 _USER = r"(?a)://[A-Za-z0-9._%+-]{0,64}:[^\s:@/\"'<>]{3,120}@"
 _STAND_INS = (
@@ -163,14 +165,14 @@ def _user(candidate: Candidate) -> Iterator[Span]:
 
 
 ROWS = (
-    Detector("secret", rf"(?a)\b(?:{_PREFIXES[0]})", _issued, needs="-_./A"),
-    Detector("secret", rf"(?a)\b(?:{_PREFIXES[1]})", _issued, needs=""),
-    Detector("secret", _TOKEN, _web_token, needs="."),
-    *(Detector("secret", _BEGIN + cipher + _BODY + end, _private_key, needs="-")
+    Detector("secret", rf"(?a)\b(?:{_PREFIXES[0]})", _issued, needs="-_./A", wakes="-_./A"),
+    Detector("secret", rf"(?a)\b(?:{_PREFIXES[1]})", _issued, wakes=DIGITS),
+    Detector("secret", _TOKEN, _web_token, needs=".", wakes="."),
+    *(Detector("secret", _BEGIN + cipher + _BODY + end, _private_key, needs="-", wakes="-")
       for cipher in ("", _CIPHER) for end in ("", _END)),
-    Detector("secret", _USER, _user, needs="@"),
-    Detector("secret", _ASSIGNED, _assigned, needs="=:"),
-    Detector("secret", _SAID, _assigned, needs=""),
-    Detector("secret", _SAID_WIDE, _assigned, needs=""),
-    Detector("secret", _BEARER, _bearer, needs=" :"),
+    Detector("secret", _USER, _user, needs="@", wakes=":"),
+    Detector("secret", _ASSIGNED, _assigned, needs="=:", heads=(*_PASSWORDS, *_OTHERS), openings=_OPENINGS),
+    Detector("secret", _SAID, _assigned, needs=f"{DIGITS}=:", heads=_PASSWORDS, openings=_OPENINGS),
+    Detector("secret", _SAID_WIDE, _assigned, needs=f"{DIGITS}=:", heads=_WIDE_PASSWORDS, openings=_OPENINGS),
+    Detector("secret", _BEARER, _bearer, heads=("bearer", "basic")),
 )

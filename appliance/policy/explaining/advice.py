@@ -110,16 +110,6 @@ def guesses(model: Model, policy: Policy) -> Breaches:
                       "guessed, whatever the cadence", 'write speculation = "hidden", or "off"', severity="warning")
 
 
-def lone_cadence(policy: Policy) -> Breaches:
-    """A cadence hides answers from the disk. Without padding, the network sees their tokens."""
-    times = policy.privacy.timing_padding
-    padded = times is None or times.first_token_ms or times.total_ms or policy.privacy.size_padding_bytes
-    if times is not None and times.cadence_ms and not padded and policy.appliance.schema_version > 1:
-        yield Breach(("privacy", "timing_padding", "cadence"), "the network sees each token at its multiple, which the "
-                     "cadence hides from the disk", "add first_token and total to timing_padding, and size_padding to "
-                     "privacy", severity="warning")
-
-
 def registers(block: KeySource, policy: Policy) -> Breaches:
     """A key sealed to registers that any system can bring about is any system's."""
     if block.provider != TPM.name or block.pcrs is None:
@@ -153,7 +143,7 @@ def idle_models(block: Tenant, policy: Policy) -> Breaches:
 # behind which rule each has its turn: findings at one place stand in this order
 _BEHIND: Mapping[Callable[..., Any], tuple[Callable[..., Breaches], ...]] = {
     rules.budgets: (evidence, machines, relays), rules.successors: (unnamed_successor,), rules.retention: (sessions,),
-    rules.cadence: (lone_cadence,), rules.api_keys: (admins,), rules.speculation: (guesses,),
+    rules.api_keys: (admins,), rules.speculation: (guesses,),
     rules.publisher: (context,), rules.key: (registers, broker_session), rules.tenant: (idle_models,)}
 
 

@@ -3,6 +3,7 @@
     whole answer or refusal   `request.done` or `request.refused`, then its first byte
     streamed answer           `stream.started`, then its first byte; its own record, then its last events
     refusal that looks so     the same
+    where ends are hidden     `request.ended` in the place of both
 
 So every byte that a client gets belongs to a record that is written already. Where a record cannot
 be written, the answer's end stays here and the client gets `audit_unavailable` in its place, or
@@ -15,7 +16,7 @@ import contextlib
 import time
 
 from appliance.api.problems import RequestError
-from appliance.audit.detail import Detail, seal
+from appliance.audit.detail import Detail, seal, seal_outcome
 from appliance.audit.endpoints import ALWAYS, INFERENCE
 from appliance.audit.sink import AUDIT_FULL
 from appliance.errors import AuditError
@@ -25,7 +26,7 @@ from appliance.service.parts import refusals
 from appliance.service.parts.exchange import Exchange
 from appliance.service.parts.wiring import Wiring
 
-DONE, REFUSED = "request.done", "request.refused"
+DONE, REFUSED, ENDED = "request.done", "request.refused", "request.ended"
 FULL = "state_full"  # the code of a request that the disk has no room for
 
 
@@ -37,8 +38,10 @@ def before_head(service: Wiring, exchange: Exchange) -> None:
         service.readiness.require_audit(exchange.endpoint)
     alike = exchange.refused_alike and not exchange.entry.event and not _without_record(service, exchange)
     if starts or alike:
+        who = _who(exchange)
         _write(service, exchange, "stream.started", {
-            "request": exchange.request_id, "endpoint": exchange.endpoint, **_who(exchange)})
+            "request": exchange.request_id, "endpoint": exchange.endpoint,
+            **({"tenant": who["tenant"]} if _hides(service, exchange) else who)})
         exchange.entry.started = True
     else:
         before_end(service, exchange)
@@ -127,6 +130,9 @@ def _count(service: Wiring, exchange: Exchange, code: str | None) -> None:
 def _record(service: Wiring, exchange: Exchange) -> None:
     facts = {"request": exchange.request_id, "endpoint": exchange.endpoint, "status": exchange.entry.status or 499,
              **_who(exchange), **_digests(exchange), "duration_us": exchange.entry.duration_us}
+    if _hides(service, exchange):
+        _write(service, exchange, ENDED, _ended(service, exchange))
+        return
     if exchange.entry.code is not None:
         streamed = _counts(exchange) if exchange.entry.started else {}  # of a stream that was cut: what left before
         _write(service, exchange, REFUSED, {
@@ -139,11 +145,42 @@ def _record(service: Wiring, exchange: Exchange) -> None:
         "receipt": None if exchange.receipt is None else True, "detail": _detail(service, exchange)})
 
 
+def _hides(service: Wiring, exchange: Exchange) -> bool:
+    """Whether the record of a request does not say how it ended."""
+    return service.policy.audit.outcomes == "hidden" and exchange.endpoint in INFERENCE
+
+
+def _ended(service: Wiring, exchange: Exchange) -> dict[str, object]:
+    """A record of one form and size, however the request ended."""
+    if exchange.digests is None:
+        raise TypeError("a hidden end in a log without digests")
+    request, answer = exchange.digests.both
+    return {"request": exchange.request_id, "endpoint": exchange.endpoint, "tenant": _who(exchange)["tenant"],
+            "duration_us": exchange.entry.duration_us, "request_digest": request.hex(), "answer_digest": answer.hex(),
+            "outcome": _outcome(service, exchange)}
+
+
+def _outcome(service: Wiring, exchange: Exchange) -> str | None:
+    """What the record leaves out, which the policy's auditor alone reads; None where it names none.
+    """
+    key, entry, course = service.policy.privacy.auditor_key, exchange.entry, exchange.course
+    if key is None or exchange.caller is None:
+        return None
+    refused = entry.code is not None
+    prompt, completion = course.exact
+    facts = {"status": entry.status or 499, "code": entry.code, "param": entry.param, "model": exchange.model,
+             "finish": None if refused else course.finish, "prompt_tokens": prompt, "completion_tokens": completion,
+             "duration_us": round((time.monotonic() - exchange.arrived) * 1e6),
+             "first_token_us": round((course.first_token or 0) * 1e6), "receipt": exchange.receipt is not None,
+             "key_sha256": exchange.caller.key_digest.hex()}
+    return seal_outcome(facts, bytes.fromhex(key.removeprefix("x25519:")), exchange.request_id).hex()
+
+
 def _write(service: Wiring, exchange: Exchange, event: str, facts: dict[str, object]) -> None:
     """One record. RequestError where the log does not take it, and nothing is tried again for this
     request. One for an endpoint that always answers is counted then."""
     try:
-        if event == DONE and exchange.receipt is not None:
+        if event in (DONE, ENDED) and exchange.receipt is not None and exchange.entry.code is None:
             exchange.receipt.sealed = service.audit.write_signed(event, **facts)
         else:
             service.audit.write(event, **facts)

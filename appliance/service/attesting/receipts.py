@@ -68,7 +68,8 @@ class Receipts:
         key = booted.policy.privacy.auditor_key  # reads openings that clients may not see
         self._auditor = None if key is None else bytes.fromhex(key.removeprefix("x25519:"))
         self._policy_sha384 = booted.policy_digest.hex()
-        self._placed = booted.policy.audit.receipt_position == "now"
+        audit = booted.policy.audit
+        self._placed, self._named = audit.receipt_position == "now", audit.outcomes == "named"
         self._image = Image(
             platform=booted.attestor.platform, measurement=None if measured is None else measured.hex(),
             version=build.version, code_sha384=build.code_sha384, kernels_sha384=build.kernels_sha384,
@@ -100,14 +101,15 @@ class Receipts:
         if sealed is None or digests.request is None or digests.answer is None:
             raise TypeError("a receipt before its record")
         header = source.header_sha256
-        chosen, placed = given.request.sampling, self._placed
+        chosen, placed, named = given.request.sampling, self._placed, self._named
         return Receipt(
-            type="appliance/receipt/v1" if placed else "appliance/receipt/v2",
+            type="appliance/receipt/v1" if placed else "appliance/receipt/v2" if named else "appliance/receipt/v3",
             request=Asked(id=outcome.request_id, endpoint=outcome.endpoint, digest=digests.request.hex()),
-            answer=Answered(digest=digests.answer.hex(), streamed=outcome.streamed, finish=outcome.finish),
+            answer=Answered(digest=digests.answer.hex(), streamed=outcome.streamed,
+                            finish=outcome.finish if named else None),
             tokens=Tokens(digest=digests.tokens(given.request.prompt_ids, given.chosen).hex(),
                           prompt=outcome.prompt_tokens, completion=outcome.completion_tokens,
-                          cached=outcome.cached_tokens, rounding=outcome.rounding),
+                          cached=outcome.cached_tokens if named else None, rounding=outcome.rounding),
             model=AnsweringModel(
                 name=given.model.name, sha256=source.sha256.hex(),
                 sealed_header_sha256=None if header is None else header.hex(),
