@@ -3,4 +3,4 @@
 A baseline says what a deployment must be; whether a policy is valid is decided elsewhere.
 """
 
-__all__ = ["judge", "places", "reading"]
+__all__ = ["judge", "reading"]
