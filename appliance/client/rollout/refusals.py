@@ -1,0 +1,106 @@
+"""Who refuses after a change, until somebody does something about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from appliance.codec.printable import quantity
+from appliance.platforms import TPM
+from appliance.policy import Loaded
+from appliance.policy.schema import KeySource, Policy
+
+PINNED = ("policy", "launch-policy")  # the rules on which evidence under another policy fails
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One party that refuses, by which rules or code, and what mends it. `breaks`: until then the
+    new deployment does not start, or something is lost."""
+
+    who: str
+    of: str  # what it refuses
+    rules: tuple[str, ...]  # of a verdict, or an error's code
+    mended_by: str
+    breaks: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the refusal for JSON output."""
+        return asdict(self) | {"rules": list(self.rules)}
+
+
+def of_policies(old: Loaded, new: Loaded) -> Iterator[Refusal]:
+    """Yield who refuses because the policy is another: nobody where both have one digest."""
+    if old.digest == new.digest:
+        return
+    yield Refusal("clients with OLD", "machines under NEW", PINNED, "give clients NEW")
+    yield Refusal("clients with NEW", "machines under OLD", PINNED, "move clients when machines under NEW serve")
+    yield Refusal("verifiers with OLD", "receipts and packs of NEW", ("policy",),
+                  "keep OLD for what was answered under it, and give auditors both")
+    for key in _released(new.policy):
+        yield Refusal("the broker's rule for OLD", f"the key {key}, for machines under NEW", PINNED,
+                      f"add a rule for {key} with NEW, beside the one with OLD", breaks=True)
+    if new.policy.approvals is not None:
+        yield Refusal("the boot of NEW", "approvals of OLD", ("approvals-missing",),
+                      f"{quantity(new.policy.approvals.required, 'approver')} must sign NEW", breaks=True)
+    yield from _lists(old.policy, new.policy)
+    yield from _state(old.policy, new.policy)
+
+
+def _released(policy: Policy) -> list[str]:
+    """Return the resources that a broker releases."""
+    keys = [each.key for each in policy.models] + [policy.state.key if policy.state else None]
+    return sorted({key.broker.resource for key in keys if key is not None and key.broker is not None})
+
+
+def _lists(old: Policy, new: Policy) -> Iterator[Refusal]:
+    """Yield what is said of signed lists that were made for the old policy."""
+    if new.tenants.authority is not None:
+        code = _list_code(old, new, old.tenants.authority, new.tenants.authority)
+        if code:
+            yield Refusal("the boot of NEW", "the tenant list of OLD", (code,), "the authority signs a list for NEW",
+                          breaks=True)
+        elif gone := sorted({model.name for model in old.models} - {model.name for model in new.models}):
+            yield Refusal("the boot of NEW", f"tenant lists that name {', '.join(gone)}", ("tenants-other",),
+                          "the authority signs a list without them, unless it never named them", breaks=True)
+        elif new.tenants.min_version > old.tenants.min_version:
+            yield Refusal("the boot of NEW", f"tenant lists before version {new.tenants.min_version}",
+                          ("tenants-version",), f"a list of version {new.tenants.min_version} or later")
+    mine, theirs = new.tee.evidence.machines, old.tee.evidence.machines
+    if mine is not None:
+        code = _list_code(old, new, theirs.authority if theirs else None, mine.authority)
+        if code:
+            yield Refusal("clients and brokers", "the machine list of OLD", ("machine",),
+                          "the authority signs a list for NEW", breaks=True)
+
+
+def _list_code(old: Policy, new: Policy, before: str | None, after: str) -> str:
+    if before != after:
+        return "tenants-signature"
+    return "tenants-other" if old.appliance.name != new.appliance.name else ""
+
+
+def _state(old: Policy, new: Policy) -> Iterator[Refusal]:
+    """Yield whether the state disk goes on."""
+    if old.state is None or new.state is None:
+        return
+    before, after = old.state.key, new.state.key
+    if after.provider == TPM.name and before.provider == TPM.name:
+        named = old.state.successor is not None
+        yield Refusal("the TPM", "the state disk's key, under NEW", ("state-key",), "name NEW's image as successor "
+                      "first: appliance image successor" if named else "nothing: OLD names nobody who may say what "
+                      "follows, so the log and sessions on the disk end here", breaks=True)
+    elif _other_key(before, after):
+        yield Refusal("the state disk", "a key that did not make it", ("state-key",), "move the same key to where NEW "
+                      "takes it from, or begin with an empty disk and keep the old log", breaks=True)
+
+
+def _other_key(before: KeySource, after: KeySource) -> bool:
+    """Whether a key comes from another place, so that nothing says that it is the same."""
+    return (before.provider, before.version, before.path, before.variable, before.credential, _resource(before)) != (
+        after.provider, after.version, after.path, after.variable, after.credential, _resource(after))
+
+
+def _resource(key: KeySource) -> tuple[str, str] | None:
+    return None if key.broker is None else (key.broker.url, key.broker.resource)
