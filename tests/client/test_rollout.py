@@ -138,15 +138,15 @@ def test_a_broker_refuses_until_it_has_both_rules(tmp_path: Path) -> None:
     new = tmp_path / "new.hcl"
     new.write_text(text.replace("generation_tokens   = 512", "generation_tokens   = 99"))
     made = plan.make(Materials(deployment.policy, load(new)))
-    (refused,) = [each for each in made.refusals if each.who.startswith("the broker")]
+    refused, _state = [each for each in made.refusals if each.who.startswith("the broker")]
     with pytest.raises(_RefusedError):
-        deployment.ask(deployment.broker(), Snp(load(new).digest), "snp")
+        deployment.ask(deployment.broker(), Snp(load(new).digest), "snp", policy=load(new).digest)
     assert all(f"{rule}: " in deployment.reason() for rule in refused.rules), deployment.reason()
     config = (tmp_path / "broker.toml").read_text()
     rule = config[config.index("[[release]]"):]
     (tmp_path / "broker.toml").write_text(config + "\n" + rule.replace("deployment.hcl", "new.hcl"))
     for digest in (deployment.policy.digest, load(new).digest):
-        assert deployment.ask(deployment.broker(), Snp(digest), "snp")
+        assert deployment.ask(deployment.broker(), Snp(digest), "snp", policy=digest)
 
 
 def _signed(key: Ed25519PrivateKey, name: str, version: int, *listed: dict[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.attestation.case.measurements import Measurements
-from appliance.client.rollout.refusals import Refusal
+from appliance.client.rollout.refusals import Denial
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ def _values(old: Measurements, new: Measurements) -> Iterator[tuple[str, str, fr
         yield "tpm", f"pcr{number}", registers[number], others[number]
 
 
-def refusals(old: Measurements, new: Measurements) -> Iterator[Refusal]:
+def refusals(old: Measurements, new: Measurements) -> Iterator[Denial]:
     """Yield who refuses machines with the new image."""
     by_platform: dict[str, list[str]] = {}
     for each in compare(old, new):
         by_platform.setdefault(each.platform, []).append(each.rule)
     for platform, rules in by_platform.items():
-        yield Refusal("clients and brokers with OLD's measurements", f"{platform} machines with NEW's image",
-                      tuple(rules), "give them NEW's measurements, signed by the builder", breaks=True)
+        yield Denial("clients and brokers with OLD's measurements", f"{platform} machines with NEW's image",
+                     tuple(rules), "give them NEW's measurements, signed by the builder", breaks=True)
     if old.policy_sha384 != new.policy_sha384 and new.policy_sha384 is not None:
-        yield Refusal("the boot of NEW's image", "any policy but the one that is part of it", ("policy",),
-                      "build an image again for each change of the policy")
+        yield Denial("the boot of NEW's image", "any policy but its own", ("policy",),
+                     "build an image again for each change of the policy")

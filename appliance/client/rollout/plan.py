@@ -9,7 +9,7 @@ from typing import Any, Literal
 from appliance.attestation.case.measurements import Measurements
 from appliance.client.rollout import images, refusals
 from appliance.client.rollout.images import ImageChange
-from appliance.client.rollout.refusals import Refusal
+from appliance.client.rollout.refusals import Denial
 from appliance.codec.printable import quantity
 from appliance.errors import PolicyError
 from appliance.platforms import TPM
@@ -41,7 +41,7 @@ class RolloutPlan:
     changes: tuple[FieldChange, ...]
     tenants: tuple[FieldChange, ...] = ()
     images: tuple[ImageChange, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Denial, ...] = ()
     steps: tuple[str, ...] = ()
     outlived: bool = field(default=False)  # the state disk's log or its sessions end
 
@@ -77,14 +77,14 @@ def make(given: Materials) -> RolloutPlan:
         tuple(_steps(given, refused, bool(differing))), any(_ends(each) for each in refused))
 
 
-def _ends(refusal: Refusal) -> bool:
+def _ends(refusal: Denial) -> bool:
     """Whether no step of the usual order mends it: a disk whose key is another, or a list that is
     refused as it was given."""
     return refusal.breaks and refusal.of in ("this tenant list", "a key that did not make it",
                                              "the state disk's key, under NEW")
 
 
-def _lists(given: Materials) -> tuple[tuple[FieldChange, ...], tuple[Refusal, ...]]:
+def _lists(given: Materials) -> tuple[tuple[FieldChange, ...], tuple[Denial, ...]]:
     """Return what differs between both lists, and who refuses the new one."""
     if given.lists is None:
         return (), ()
@@ -93,11 +93,11 @@ def _lists(given: Materials) -> tuple[tuple[FieldChange, ...], tuple[Refusal, ..
     try:
         tenants.parse(given.lists[1], given.new.policy)
     except PolicyError as error:
-        found.append(Refusal("the boot of NEW", "this tenant list", (error.code,), error.hint or error.summary,
-                             breaks=True))
+        found.append(Denial("the boot of NEW", "this tenant list", (error.code,), error.hint or error.summary,
+                            breaks=True))
     if before.version is not None and after.version is not None and after.version <= before.version:
-        found.append(Refusal("a running appliance", "this tenant list, by push", ("tenants-version",),
-                             f"sign it as version {before.version + 1} or later"))
+        found.append(Denial("a running appliance", "this tenant list, by push", ("tenants-version",),
+                            f"sign it as version {before.version + 1} or later"))
     return tuple(compare.of_tenants(before.tenants, after.tenants)), tuple(found)
 
 
@@ -110,8 +110,8 @@ def _unsigned(data: bytes) -> TenantList:
     return tenants.check(value["list"], form)
 
 
-def _steps(given: Materials, refused: tuple[Refusal, ...], listed: bool) -> Iterator[str]:
-    """Yield what to do, in an order in which something serves all the time, as far as that can be."""
+def _steps(given: Materials, refused: tuple[Denial, ...], listed: bool) -> Iterator[str]:
+    """Yield what to do, in an order in which something serves all the time, as far as possible."""
     old, new = given.old, given.new
     if old.digest == new.digest and not given.measured:
         if listed:
@@ -139,7 +139,7 @@ def _steps(given: Materials, refused: tuple[Refusal, ...], listed: bool) -> Iter
     yield f"keep {old.path.name}, its approvals and its measurements: receipts and packs of its time need them"
 
 
-def _broker_first(refused: tuple[Refusal, ...]) -> Iterator[str]:
+def _broker_first(refused: tuple[Denial, ...]) -> Iterator[str]:
     for each in refused:
         if each.who == "the broker's rule for OLD":
             yield f"broker: {each.mended_by}, and start it again"

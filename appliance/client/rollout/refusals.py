@@ -1,4 +1,4 @@
-"""Who refuses after a change, until somebody does something about it."""
+"""The parties that refuse after a change, until somebody does something about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PINNED = ("policy", "launch-policy")  # the rules on which evidence under anothe
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Denial:
     """One party that refuses, by which rules or code, and what mends it. `breaks`: until then the
     new deployment does not start, or something is lost."""
 
@@ -30,20 +30,20 @@ class Refusal:
         return asdict(self) | {"rules": list(self.rules)}
 
 
-def of_policies(old: Loaded, new: Loaded) -> Iterator[Refusal]:
+def of_policies(old: Loaded, new: Loaded) -> Iterator[Denial]:
     """Yield who refuses because the policy is another: nobody where both have one digest."""
     if old.digest == new.digest:
         return
-    yield Refusal("clients with OLD", "machines under NEW", PINNED, "give clients NEW")
-    yield Refusal("clients with NEW", "machines under OLD", PINNED, "move clients when machines under NEW serve")
-    yield Refusal("verifiers with OLD", "receipts and packs of NEW", ("policy",),
-                  "keep OLD for what was answered under it, and give auditors both")
+    yield Denial("clients with OLD", "machines under NEW", PINNED, "give clients NEW")
+    yield Denial("clients with NEW", "machines under OLD", PINNED, "move clients when machines under NEW serve")
+    yield Denial("verifiers with OLD", "receipts and packs of NEW", ("policy",),
+                 "keep OLD for what was answered under it, and give auditors both")
     for key in _released(new.policy):
-        yield Refusal("the broker's rule for OLD", f"the key {key}, for machines under NEW", PINNED,
-                      f"add a rule for {key} with NEW, beside the one with OLD", breaks=True)
+        yield Denial("the broker's rule for OLD", f"the key {key}, for machines under NEW", PINNED,
+                     f"add a rule for {key} with NEW, beside the one with OLD", breaks=True)
     if new.policy.approvals is not None:
-        yield Refusal("the boot of NEW", "approvals of OLD", ("approvals-missing",),
-                      f"{quantity(new.policy.approvals.required, 'approver')} must sign NEW", breaks=True)
+        yield Denial("the boot of NEW", "approvals of OLD", ("approvals-missing",),
+                     f"{quantity(new.policy.approvals.required, 'approver')} must sign NEW", breaks=True)
     yield from _lists(old.policy, new.policy)
     yield from _state(old.policy, new.policy)
 
@@ -54,25 +54,26 @@ def _released(policy: Policy) -> list[str]:
     return sorted({key.broker.resource for key in keys if key is not None and key.broker is not None})
 
 
-def _lists(old: Policy, new: Policy) -> Iterator[Refusal]:
+def _lists(old: Policy, new: Policy) -> Iterator[Denial]:
     """Yield what is said of signed lists that were made for the old policy."""
     if new.tenants.authority is not None:
         code = _list_code(old, new, old.tenants.authority, new.tenants.authority)
         if code:
-            yield Refusal("the boot of NEW", "the tenant list of OLD", (code,), "the authority signs a list for NEW",
-                          breaks=True)
+            yield Denial("the boot of NEW", "the tenant list of OLD", (code,), "the authority signs a list for NEW",
+                         breaks=True)
         elif gone := sorted({model.name for model in old.models} - {model.name for model in new.models}):
-            yield Refusal("the boot of NEW", f"tenant lists that name {', '.join(gone)}", ("tenants-other",),
-                          "the authority signs a list without them, unless it never named them", breaks=True)
+            yield Denial("the boot of NEW", f"tenant lists that name {', '.join(gone)}", ("tenants-other",),
+                         "the authority signs a list without them, unless it never named them", breaks=True)
         elif new.tenants.min_version > old.tenants.min_version:
-            yield Refusal("the boot of NEW", f"tenant lists before version {new.tenants.min_version}",
-                          ("tenants-version",), f"a list of version {new.tenants.min_version} or later")
+            yield Denial("the boot of NEW", f"tenant lists before version {new.tenants.min_version}",
+                         ("tenants-version",), f"a list of version {new.tenants.min_version} or later")
     mine, theirs = new.tee.evidence.machines, old.tee.evidence.machines
     if mine is not None:
         code = _list_code(old, new, theirs.authority if theirs else None, mine.authority)
         if code:
-            yield Refusal("clients and brokers", "the machine list of OLD", ("machine",),
-                          "the authority signs a list for NEW", breaks=True)
+            refused = "the machine list of OLD" if theirs else "evidence without a machine list"
+            yield Denial("clients and brokers", refused, ("machine",), "the authority signs a list for NEW",
+                         breaks=True)
 
 
 def _list_code(old: Policy, new: Policy, before: str | None, after: str) -> str:
@@ -81,19 +82,19 @@ def _list_code(old: Policy, new: Policy, before: str | None, after: str) -> str:
     return "tenants-other" if old.appliance.name != new.appliance.name else ""
 
 
-def _state(old: Policy, new: Policy) -> Iterator[Refusal]:
+def _state(old: Policy, new: Policy) -> Iterator[Denial]:
     """Yield whether the state disk goes on."""
     if old.state is None or new.state is None:
         return
     before, after = old.state.key, new.state.key
     if after.provider == TPM.name and before.provider == TPM.name:
         named = old.state.successor is not None
-        yield Refusal("the TPM", "the state disk's key, under NEW", ("state-key",), "name NEW's image as successor "
-                      "first: appliance image successor" if named else "nothing: OLD names nobody who may say what "
-                      "follows, so the log and sessions on the disk end here", breaks=True)
+        yield Denial("the TPM", "the state disk's key, under NEW", ("state-key",), "name NEW's image as successor "
+                     "first: appliance image successor" if named else "nothing: OLD names nobody who may say what "
+                     "follows, so the log and sessions on the disk end here", breaks=True)
     elif _other_key(before, after):
-        yield Refusal("the state disk", "a key that did not make it", ("state-key",), "move the same key to where NEW "
-                      "takes it from, or begin with an empty disk and keep the old log", breaks=True)
+        yield Denial("the state disk", "a key that did not make it", ("state-key",), "move the same key to where NEW "
+                     "takes it from, or begin with an empty disk and keep the old log", breaks=True)
 
 
 def _other_key(before: KeySource, after: KeySource) -> bool:

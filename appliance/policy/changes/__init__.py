@@ -1,7 +1,7 @@
-"""What differs in meaning between two policies, and whether a difference loosens or tightens.
+"""The differences in meaning between two policies, each looser, tighter or neither.
 
-Texts, comments and orders that mean nothing are not seen here. Who refuses what afterwards is the
-client's business (`client/rollout`).
+Comments, and orders that mean nothing, are not differences. `client/rollout` says who refuses what
+afterwards.
 """
 
 __all__ = ["compare"]

@@ -44,7 +44,7 @@ def _components(text: str) -> tuple[int, ...]:
 
 
 def bits_demanded(before: Any, after: Any) -> Direction:
-    """A bit more is tighter; one that goes is looser, whatever comes."""
+    """A bit more is tighter; a bit that goes is looser, whatever comes."""
     old, new = (int(each or "0x0", 16) for each in (before, after))
     return "loosens" if old & ~new else "tightens"
 
