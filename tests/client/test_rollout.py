@@ -20,7 +20,10 @@ from appliance.client.judge import Question, judge
 from appliance.client.reference import KnownImage
 from appliance.client.rollout import plan
 from appliance.client.rollout.plan import Materials
-from appliance.errors import PolicyError
+from appliance.client.rollout.refusals import OTHER_KEY
+from appliance.errors import ApplianceError, PolicyError
+from appliance.keys import document as keydocument
+from appliance.keys.providers import Secret
 from appliance.policy import Loaded, load, policy_digest
 from appliance.policy.digest import host_data
 from appliance.policy.hcl.diagnostics import SourceText
@@ -28,12 +31,16 @@ from appliance.policy.loading import Positions, loaded
 from appliance.policy.schema import Policy
 from appliance.policy.schema.kinds import Kind, Version
 from appliance.signed import approvals, desk, tenants
+from appliance.state.disk import StateDisk
 from tests.project.test_key_broker import Deployment, Snp, _RefusedError
+from tests.state.test_state_disk import _used
 from tests.support import fake_appliance as fake
 from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.fake_intel import FakeIntel
 from tests.support.policies import every_field, leaves, two_values
 from tests.support.server import KEY, sha256
 
+INTEL = FakeIntel()
 AMD = FakeAmd("Genoa", tcb={"snp": 27})
 ROOT = Path(__file__).parents[2]
 LEAVES = [(place, kind) for place, kind in leaves() if not isinstance(kind, Version) and place != "tenants.commitment"]
@@ -46,7 +53,14 @@ def _loaded(policy: Policy, name: str = "policy.hcl") -> Loaded:
 def _evidence(policy: Loaded, launch: bytes = fake.LAUNCH) -> bytes:
     """A machine's evidence under a policy, in JSON."""
     source = fake.SnpSource(AMD, host_data(policy.digest), {"measurement": launch})
+    models = {each.name: each.sha256 for each in policy.policy.models if each.load != "demand"}
+    return fake.attestor(source, policy, models=models).attest(bytes(32)).to_json()
+
+
+def _quote(policy: Loaded, **fields: Any) -> bytes:
+    """A TDX machine's."""
     models = {each.name: each.sha256 for each in policy.policy.models}
+    source = fake.TdxSource(INTEL, policy.digest, fields)
     return fake.attestor(source, policy, models=models).attest(bytes(32)).to_json()
 
 
@@ -71,10 +85,8 @@ def test_a_pinned_client_refuses_each_field_as_predicted(place: str, kind: Kind)
     old, new = (_loaded(every_field(override=(place, kind.parse(value)))) for value in two_values(kind))
     made = plan.make(Materials(old, new))
     own, other = _failed(old, _evidence(old)), _failed(old, _evidence(new))
-    assert _pinned(made) == {"policy", "launch-policy"} <= other
     assert not {"policy", "launch-policy"} & own
-    if not place.startswith(("model.sha256", "tee.")):
-        assert other - own == _pinned(made)
+    assert other - own == _pinned(made)
     assert made.risk != "none"
 
 
@@ -129,6 +141,28 @@ def test_no_will_pass_is_wrong_in_a_fleet_of_a_thousand(tmp_path: Path) -> None:
         assert happened <= said
         assert said - happened <= {"measurement"}  # a shape of the new image that the old one has as well
     assert passes >= 30
+
+
+IMAGE_CHANGES: dict[str, dict[str, Any]] = {
+    "firmware": {"mrtd": b"\x77" * 48}, "kernel": {"rtmrs": (None, b"\x78" * 48, fake.RTMRS[2], None)},
+    "initrd": {"rtmrs": (None, fake.RTMRS[1], b"\x79" * 48, None)}, "nothing": {},
+    "both": {"mrtd": b"\x77" * 48, "rtmrs": (None, b"\x78" * 48, b"\x79" * 48, None)},
+}
+
+
+@pytest.mark.parametrize("name", IMAGE_CHANGES)
+def test_each_change_of_an_image_is_refused_as_predicted(name: str, tmp_path: Path) -> None:
+    """On TDX, register by register, by a client with the old measurements."""
+    change = IMAGE_CHANGES[name]
+    policy = load(fake.write_policy(tmp_path, "tdx", evidence=""))
+    made = plan.make(Materials(policy, policy, measured=(fake.measured(), fake.measured(**change))))
+    rtmrs = {f"rtmr{number}": value for number, value in enumerate(change.get("rtmrs", ())) if value is not None}
+    evidence = _quote(policy, **({"mr_td": change["mrtd"]} if "mrtd" in change else {}), **rtmrs)
+    reference = Reference(policy, KnownImage(fake.measured(), b"\1" * 32), collateral=INTEL.collateral(),
+                          roots=Roots(intel=INTEL.pins["root"], intel_der=INTEL.pins["root_der"]))
+    verdict = judge(evidence, reference, Question("machine", NOW, bytes(32)))
+    assert _pinned(made) == {each.rule for each in verdict.findings if each.outcome == "fails"}
+    assert {each.rule for each in made.images} == _pinned(made)
 
 
 def test_a_broker_refuses_until_it_has_both_rules(tmp_path: Path) -> None:
@@ -226,6 +260,20 @@ def test_approvals_of_the_old_policy_do_not_count(tmp_path: Path) -> None:
         approvals.require(new.policy, new.digest, "a", [tmp_path])
     told = [each for each in plan.make(Materials(old, new)).refusals if each.of == "approvals of OLD"]
     assert [(raised.value.code,)] == [each.rules for each in told]
+
+
+def test_a_disk_does_not_open_under_another_key(tmp_path: Path) -> None:
+    """With the code that the plan names; and a key of another version is not taken."""
+    text = (ROOT / "examples/deployments/hospital/deployment.hcl").read_text()
+    (tmp_path / "old.hcl").write_text(text)
+    for there, instead, happens in (
+            ('"hospital/state"', '"hospital/other"', lambda: StateDisk(_used(tmp_path), Secret(bytearray(b"k" * 32)))),
+            ("version  = 2", "version  = 3", lambda: keydocument.accept(keydocument.make(bytes(32), 2), "here", 3))):
+        (tmp_path / "new.hcl").write_text(text.replace(there, instead))
+        with pytest.raises(ApplianceError) as raised:
+            happens()
+        made = plan.make(Materials(load(tmp_path / "old.hcl"), load(tmp_path / "new.hcl")))
+        assert [(raised.value.code,)] == [each.rules for each in made.refusals if each.of == OTHER_KEY]
 
 
 def test_a_state_disk_whose_key_comes_from_elsewhere_breaks(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from appliance.signed import tenants
 from appliance.signed.tenants import TenantList
 
 Risk = Literal["none", "same or tighter", "looser", "breaks"]
+GIVEN_LIST = "this tenant list"
 EXIT_CODES: dict[Risk, int] = {"none": 0, "same or tighter": 1, "looser": 3, "breaks": 4}
 
 
@@ -80,8 +81,7 @@ def make(given: Materials) -> RolloutPlan:
 def _ends(refusal: Denial) -> bool:
     """Whether no step of the usual order mends it: a disk whose key is another, or a list that is
     refused as it was given."""
-    return refusal.breaks and refusal.of in ("this tenant list", "a key that did not make it",
-                                             "the state disk's key, under NEW")
+    return refusal.breaks and refusal.of in (GIVEN_LIST, refusals.OTHER_KEY, refusals.SEALED_KEY)
 
 
 def _lists(given: Materials) -> tuple[tuple[FieldChange, ...], tuple[Denial, ...]]:
@@ -93,7 +93,7 @@ def _lists(given: Materials) -> tuple[tuple[FieldChange, ...], tuple[Denial, ...
     try:
         tenants.parse(given.lists[1], given.new.policy)
     except PolicyError as error:
-        found.append(Denial("the boot of NEW", "this tenant list", (error.code,), error.hint or error.summary,
+        found.append(Denial("the boot of NEW", GIVEN_LIST, (error.code,), error.hint or error.summary,
                             breaks=True))
     if before.version is not None and after.version is not None and after.version <= before.version:
         found.append(Denial("a running appliance", "this tenant list, by push", ("tenants-version",),

@@ -9,8 +9,11 @@ from typing import Any
 from appliance.codec.printable import quantity
 from appliance.platforms import TPM
 from appliance.policy import Loaded
+from appliance.policy.digest import POLICY_PCR
 from appliance.policy.schema import KeySource, Policy
+from appliance.policy.schema.platform import State
 
+OTHER_KEY, SEALED_KEY = "a key that did not make it", "the state disk's key, under NEW"
 PINNED = ("policy", "launch-policy")  # the rules on which evidence under another policy fails
 
 
@@ -34,8 +37,9 @@ def of_policies(old: Loaded, new: Loaded) -> Iterator[Denial]:
     """Yield who refuses because the policy is another: nobody where both have one digest."""
     if old.digest == new.digest:
         return
-    yield Denial("clients with OLD", "machines under NEW", PINNED, "give clients NEW")
-    yield Denial("clients with NEW", "machines under OLD", PINNED, "move clients when machines under NEW serve")
+    yield Denial("clients with OLD", "machines under NEW", _pinned(old.policy, new.policy), "give clients NEW")
+    yield Denial("clients with NEW", "machines under OLD", _pinned(new.policy, old.policy),
+                 "move clients when machines under NEW serve")
     yield Denial("verifiers with OLD", "receipts and packs of NEW", ("policy",),
                  "keep OLD for what was answered under it, and give auditors both")
     for key in _released(new.policy):
@@ -46,6 +50,16 @@ def of_policies(old: Loaded, new: Loaded) -> Iterator[Denial]:
                      f"{quantity(new.policy.approvals.required, 'approver')} must sign NEW", breaks=True)
     yield from _lists(old.policy, new.policy)
     yield from _state(old.policy, new.policy)
+
+
+def _pinned(client: Policy, machine: Policy) -> tuple[str, ...]:
+    """Return the rules on which evidence under another policy fails: for its digest, and for the
+    models that are loaded at boot."""
+    known = {each.name: each.sha256 for each in client.models}
+    loaded = {each.name: each.sha256 for each in machine.models if each.load != "demand"}
+    required = {each.name for each in client.models if each.load == "always"}
+    same = required <= loaded.keys() and loaded.items() <= known.items()
+    return PINNED if same else (*PINNED, "models")
 
 
 def _released(policy: Policy) -> list[str]:
@@ -88,19 +102,26 @@ def _state(old: Policy, new: Policy) -> Iterator[Denial]:
         return
     before, after = old.state.key, new.state.key
     if after.provider == TPM.name and before.provider == TPM.name:
-        named = old.state.successor is not None
-        yield Denial("the TPM", "the state disk's key, under NEW", ("state-key",), "name NEW's image as successor "
-                     "first: appliance image successor" if named else "nothing: OLD names nobody who may say what "
+        yield from _sealed(old.state, before)
+    elif _source(before) != _source(after):
+        yield Denial("the state disk", OTHER_KEY, ("state-tampered",), "move the same key to where NEW takes it from, "
+                     "or begin with an empty disk and keep the old log", breaks=True)
+    elif before.version != after.version:
+        yield Denial("the boot of NEW", OTHER_KEY, ("key-version",), "the provider hands out that version; the disk "
+                     "still opens under its first key alone", breaks=True)
+
+
+def _sealed(state: State, key: KeySource) -> Iterator[Denial]:
+    """Yield whether a TPM opens its sealed key under another policy, which PCR 15 tells."""
+    if key.pcrs is None or POLICY_PCR in key.pcrs:
+        yield Denial("the TPM", SEALED_KEY, ("tpm-pcrs",), "name NEW's image as successor first: appliance image "
+                     "successor" if state.successor is not None else "nothing: OLD names nobody who may say what "
                      "follows, so the log and sessions on the disk end here", breaks=True)
-    elif _other_key(before, after):
-        yield Denial("the state disk", "a key that did not make it", ("state-key",), "move the same key to where NEW "
-                     "takes it from, or begin with an empty disk and keep the old log", breaks=True)
 
 
-def _other_key(before: KeySource, after: KeySource) -> bool:
-    """Whether a key comes from another place, so that nothing says that it is the same."""
-    return (before.provider, before.version, before.path, before.variable, before.credential, _resource(before)) != (
-        after.provider, after.version, after.path, after.variable, after.credential, _resource(after))
+def _source(key: KeySource) -> tuple[object, ...]:
+    """Return where a key comes from: from another place, nothing says that it is the same."""
+    return (key.provider, key.path, key.variable, key.credential, _resource(key))
 
 
 def _resource(key: KeySource) -> tuple[str, str] | None:
