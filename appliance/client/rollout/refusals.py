@@ -108,7 +108,7 @@ def _state(old: Policy, new: Policy) -> Iterator[Denial]:
                      "or begin with an empty disk and keep the old log", breaks=True)
     elif before.version != after.version:
         yield Denial("the boot of NEW", OTHER_KEY, ("key-version",), "the provider hands out that version; the disk "
-                     "still opens under its first key alone", breaks=True)
+                     "still opens under its first key only", breaks=True)
 
 
 def _sealed(state: State, key: KeySource) -> Iterator[Denial]:
