@@ -52,6 +52,13 @@ def test_hashicorp_takes_each_snippet(place: str, judge: hcl_judge.Judge) -> Non
     assert said.literal, said.error
 
 
+def test_hashicorp_takes_our_baselines(judge: hcl_judge.Judge) -> None:
+    """As it takes policies."""
+    for path in sorted((ROOT / "policies/baselines").glob("*.hcl")):
+        said = judge.read(path.read_text())
+        assert said.literal, (path, said.error)
+
+
 @pytest.mark.parametrize("place", [*POLICIES, *FILES])
 def test_whole_policies_boot(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`check` says in its first line that this version boots it."""
