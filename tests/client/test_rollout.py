@@ -19,6 +19,7 @@ from appliance.client import Reference
 from appliance.client.judge import Question, judge
 from appliance.client.reference import KnownImage
 from appliance.client.rollout import plan
+from appliance.client.rollout.images import OTHER_IMAGE
 from appliance.client.rollout.plan import Materials
 from appliance.client.rollout.refusals import OTHER_KEY
 from appliance.errors import ApplianceError, PolicyError
@@ -141,6 +142,18 @@ def test_no_will_pass_is_wrong_in_a_fleet_of_a_thousand(tmp_path: Path) -> None:
         assert happened <= said
         assert said - happened <= {"measurement"}  # a shape of the new image that the old one has as well
     assert passes >= 30
+
+
+def test_an_image_with_another_policy_in_it_breaks(tmp_path: Path) -> None:
+    """By the judge's rule on measurements; the right one does not."""
+    old = load(fake.write_policy(tmp_path, "sev-snp"))
+    new = load(fake.write_policy(tmp_path, "sev-snp", more="audit { receipts = true }", name="new.hcl"))
+    for inside, rules in ((old, {"measured-policy"}), (new, set[str]())):
+        known = fake.measured(policy=inside.digest.hex())
+        made = plan.make(Materials(old, new, measured=(fake.measured(policy=old.digest.hex()), known)))
+        assert rules == _failed(new, _evidence(new), known)
+        assert rules == {rule for each in made.refusals if each.of == OTHER_IMAGE for rule in each.rules}
+        assert ("breaks" == made.risk) == bool(rules)
 
 
 IMAGE_CHANGES: dict[str, dict[str, Any]] = {

@@ -9,6 +9,8 @@ from typing import Any
 from appliance.attestation.case.measurements import Measurements
 from appliance.client.rollout.refusals import Denial
 
+OTHER_IMAGE = "NEW's image, which has another policy in it"
+
 
 @dataclass(frozen=True)
 class ImageChange:
@@ -43,8 +45,11 @@ def _values(old: Measurements, new: Measurements) -> Iterator[tuple[str, str, fr
         yield "tpm", f"pcr{number}", registers[number], others[number]
 
 
-def refusals(old: Measurements, new: Measurements) -> Iterator[Denial]:
-    """Yield who refuses machines with the new image."""
+def refusals(old: Measurements, new: Measurements, policy_sha384: str) -> Iterator[Denial]:
+    """Yield who refuses machines with the new image. `policy_sha384`: of the policy to come."""
+    if new.policy_sha384 not in (None, policy_sha384):
+        yield Denial("clients with NEW", OTHER_IMAGE, ("measured-policy",), "build and predict an image with NEW",
+                     breaks=True)
     by_platform: dict[str, list[str]] = {}
     for each in compare(old, new):
         by_platform.setdefault(each.platform, []).append(each.rule)

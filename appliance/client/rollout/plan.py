@@ -71,17 +71,22 @@ def make(given: Materials) -> RolloutPlan:
     old, new = given.old, given.new
     found = tuple(compare.changes(old.policy, new.policy))
     differing, refused = _lists(given)
-    refused = (*refusals.of_policies(old, new), *refused, *(images.refusals(*given.measured) if given.measured else ()))
+    refused = (*refusals.of_policies(old, new), *refused, *_images(given))
     return RolloutPlan(
         (old.digest.hex(), new.digest.hex()), found, differing,
         tuple(images.compare(*given.measured)) if given.measured else (), refused,
         tuple(_steps(given, refused, bool(differing))), any(_ends(each) for each in refused))
 
 
+def _images(given: Materials) -> Iterator[Denial]:
+    if given.measured is not None:
+        yield from images.refusals(*given.measured, given.new.digest.hex())
+
+
 def _ends(refusal: Denial) -> bool:
     """Whether no step of the usual order mends it: a disk whose key is another, or a list that is
     refused as it was given."""
-    return refusal.breaks and refusal.of in (GIVEN_LIST, refusals.OTHER_KEY, refusals.SEALED_KEY)
+    return refusal.breaks and refusal.of in (GIVEN_LIST, images.OTHER_IMAGE, refusals.OTHER_KEY, refusals.SEALED_KEY)
 
 
 def _lists(given: Materials) -> tuple[tuple[FieldChange, ...], tuple[Denial, ...]]:
