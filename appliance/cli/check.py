@@ -1,5 +1,6 @@
 """`appliance check FILE`: whether a policy is valid, and whether this version boots it; every
-finding in it, with line, column and fix. Or the file in the newest schema.
+finding in it, with line, column and fix. Or the file in the newest schema, or how it stands against
+baselines.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.errors import PolicyError
 from appliance.policy import policy_digest
+from appliance.policy.baselines import judge, reading
 from appliance.policy.bulletins import advice
 from appliance.policy.explaining.checking import CheckResult, check_file
 from appliance.policy.hcl.diagnostics import InvalidPolicyError
@@ -34,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--controls", metavar="NAME|FILE", action="append", default=[],
                         help="a mapping of controls that the deployment is to meet: one of ours by its name, such as "
                         "eu-ai-act-records, or a file of your own; may be repeated")
+    parser.add_argument("--against", metavar="FILE", type=Path, action="append", default=[],
+                        help="a baseline that the deployment is to meet, such as policies/baselines/hipaa.hcl or a "
+                        "file of your own (docs/reference/baselines.md); may be repeated")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("-o", "--output", metavar="OUT", type=Path,
                        help="with --upgrade: the file to make (default, also -: standard output); FILE replaces it")
@@ -41,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = ("The first line says whether the policy is valid, and whether this version boots it.\n"
                      "Model files that are there are looked at: a warning says which cannot run here, and why.\n"
                      "exit codes: 0 valid, and this version boots it (there may be warnings and notes), or upgraded;\n"
-                     "1 not valid, or something to decide before an upgrade; 2 cannot run;\n"
-                     f"{UNBOOTABLE} valid, but this version boots it nowhere: notes say why")
+                     "1 not valid, or a baseline's rule fails, or something to decide before an upgrade;\n"
+                     f"2 cannot run; {UNBOOTABLE} valid, but this version boots it nowhere: notes say why")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,21 +59,48 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None or args.in_place:
         raise PolicyError("--output and --in-place say where an upgraded policy goes", code="output-unused",
                           hint="add --upgrade")
+    baselines = list({each.path.resolve(): each for path in args.against for each in reading.load(path)}.values())
     checked = _with_controls(_with_templates(_with_bulletins(check_file(args.file))), args.controls)
-    return _report(_with_models(checked, [args.file.parent, *args.models]), args)
+    checked = _with_models(checked, [args.file.parent, *args.models])
+    return _report(checked, args, judge.judge(checked, baselines))
 
 
-def _report(checked: CheckResult, args: argparse.Namespace) -> int:
-    """Print verdict and findings."""
+def _report(checked: CheckResult, args: argparse.Namespace, rulings: list[judge.Ruling] | None = None) -> int:
+    """Print verdict, findings, and how each rule of baselines stands."""
+    rulings = rulings or []
     if args.json:
-        print(json.dumps(_as_json(checked), indent=2))
+        against = {"against": [each.as_json() for each in rulings]} if args.against else {}
+        print(json.dumps(_as_json(checked) | against, indent=2))
     else:
         print(f"{args.file}: {_verdict(checked)}")
         for diagnostic in checked.diagnostics:
             print(f"\n{diagnostic}")
-    if not checked.valid:
+        for line in _ruled(rulings):
+            print(line)
+    if not checked.valid or any(each.breaks for each in rulings):
         return 1
     return UNBOOTABLE if checked.obstacles else 0
+
+
+def _ruled(rulings: list[judge.Ruling]) -> Iterator[str]:
+    """Yield a table of the rules, then each failure with its line, reason and fix."""
+    if not rulings:
+        return
+    counts = Counter(each.outcome for each in rulings)
+    yield f"\nbaselines: {counts['pass']} pass, {counts['fail']} fail, {counts['not applicable']} do not apply"
+    width = max(len(each.id) for each in rulings)
+    for each in rulings:
+        at = each.diagnostic
+        where = "" if at is None else f"line {at.line}: {at.summary}{'' if each.written else ' (not written)'}"
+        word = {"pass": "pass", "fail": "FAIL"}.get(each.outcome, "  - ")
+        yield f"  {word}  {each.id:{width}}  {where}".rstrip()
+    for each in rulings:
+        if each.outcome == "fail":
+            yield f"\n{each.diagnostic}"
+            yield f"  reason: {each.rule.reason}"
+            yield from [f"  controls: {', '.join(each.rule.controls)}"] if each.rule.controls else []
+            yield from [f"  attack: {each.rule.attack} (docs/attacks.md)"] if each.rule.attack else []
+            yield from [f"  and {each.further} more of its places"] if each.further else []
 
 
 def _with_bulletins(checked: CheckResult) -> CheckResult:

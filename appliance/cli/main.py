@@ -29,6 +29,7 @@ VERBS: dict[str, str] = {
     "check": "check a deployment policy, to the last field",
     "schema": "print the policy reference as Markdown or JSON Schema",
     "digest": "print the digest of a policy",
+    "plan": "say what a change of policy, tenants or image does, who refuses, and in which order to go",
     "approve": "sign a policy's digest as one of its approvers, or show who has",
     "key": "make an API key, or print a public key as policies name it",
     "tenants": "sign a list of tenants as a policy's authority, check one, or have a running appliance take one",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.main import VERBS, main, parser_of
+from appliance.policy.baselines import reading as baselines
 from appliance.policy.enforcement import places
 from appliance.policy.explaining.parser import parse_text
 from appliance.policy.hcl.tree import Body
@@ -31,6 +32,7 @@ def _snippets() -> Iterator[tuple[str, str]]:
 
 SNIPPETS = dict(_snippets())
 POLICIES = {place: text for place, text in SNIPPETS.items() if re.search(r"^appliance \{", text, re.MULTILINE)}
+BASELINES = {place for place, text in SNIPPETS.items() if re.search(r"^baseline \{", text, re.MULTILINE)}
 FILES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(
     [*ROOT.glob("examples/**/*.hcl"), *ROOT.glob("policies/*.hcl")])}
 
@@ -48,6 +50,13 @@ def test_hashicorp_takes_each_snippet(place: str, judge: hcl_judge.Judge) -> Non
     """Whoever pastes one into another tool gets no error, and nothing in it has to be computed."""
     said = judge.read(SNIPPETS[place])
     assert said.literal, said.error
+
+
+def test_hashicorp_takes_our_baselines(judge: hcl_judge.Judge) -> None:
+    """As it takes policies."""
+    for path in sorted((ROOT / "policies/baselines").glob("*.hcl")):
+        said = judge.read(path.read_text())
+        assert said.literal, (path, said.error)
 
 
 @pytest.mark.parametrize("place", [*POLICIES, *FILES])
@@ -71,7 +80,7 @@ def _fields(body: Body, around: tuple[str, ...]) -> Iterator[str]:
         yield from _fields(block.body, (*around, block.type))
 
 
-@pytest.mark.parametrize("place", [place for place in SNIPPETS if place not in POLICIES])
+@pytest.mark.parametrize("place", [place for place in SNIPPETS if place not in {*POLICIES, *BASELINES}])
 def test_no_snippet_has_a_field_that_nobody_enforces(place: str) -> None:
     """Each field of a part of a policy is one of the language, and does something."""
     known = places()
@@ -79,6 +88,15 @@ def test_no_snippet_has_a_field_that_nobody_enforces(place: str) -> None:
         there = [each for each in known if each == field or each.endswith(f".{field}")]
         assert there, field
         assert any(known[each].enforced.values(each) != () for each in there), field
+
+
+@pytest.mark.parametrize("place", sorted(BASELINES))
+def test_whole_baselines_are_in_form(place: str, tmp_path: Path) -> None:
+    """Beside those of ours, which they may include."""
+    for path in (ROOT / "policies/baselines").glob("*.hcl"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "quoted.hcl").write_text(SNIPPETS[place])
+    assert baselines.load(tmp_path / "quoted.hcl")[-1].rules
 
 
 def _options(parser: argparse.ArgumentParser) -> set[str]:

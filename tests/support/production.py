@@ -1,5 +1,5 @@
 """A production policy as it stands, with all that it names: a model and its publisher, a broker, a state disk,
-approvals and tenants. Only what is made up in it gets other values, one for one."""
+approvals, tenants and machines. Only what is made up in it gets other values, one for one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from appliance.sealing import sealing
 from appliance.signed import desk
 from appliance.signed.approvals import Approvals
 from tests.signed.test_signed_bundle import signed, statement
-from tests.support import synthetic
+from tests.support import machine_lists, synthetic
 from tests.support.brokers import HOST, Authority, reference
+from tests.support.fake_amd import CHIP
 from tests.support.ggufs import STRING, kv
 from tests.support.hardware_server import MEASUREMENT, MRTD, RTMRS
 from tests.support.server import KEY, sha256
@@ -67,19 +68,23 @@ class Production:
     platform: str
     folder: Path
     disk: Path
+    source: Path | None = None  # another policy than the platform's own
 
     def write(self) -> Path:
         """Write the policy and all files that it names; return its path."""
         self.port, self.keys = _free_port(), [Ed25519PrivateKey.generate() for _ in range(3)]
-        text = self._models((POLICIES / f"{self.platform}-production.hcl").read_text())
-        text = re.sub(r'https://keys\.acme\.example"', f'https://{HOST}:{self.port}"', text)
+        text = self._models((self.source or POLICIES / f"{self.platform}-production.hcl").read_text())
+        text = re.sub(r'https://keys\.[a-z-]+\.example"', f'https://{HOST}:{self.port}"', text)
         for block in ("state {", 'model "assistant"'):
             text = changed(text, "root_sha256", Authority().pin, after=block)
-        for name, key in zip(("security", "data-protection"), self.keys, strict=False):
+        self.approvers = re.findall(r'approver "([^"]+)"', text)[:2]
+        for name, key in zip(self.approvers, self.keys, strict=False):
             text = changed(text, "public_key", _public(key), after=f'approver "{name}"')
         text = changed(text, "authority", _public(self.keys[2]), after="tenants {")
+        if " machines {\n" in text:
+            text = changed(text, "authority", machine_lists.PUBLIC, after=" machines {\n")
         text = changed(text, "device", str(self.disk), after="state {")
-        for listener in ('listen "public"', 'listen "host"'):
+        for listener in re.findall(r'listen "[^"]+"', text):
             text = changed(text, "port", _free_port(), after=listener)
         path = self.folder / "deployment.hcl"
         path.write_text(text)
@@ -103,11 +108,13 @@ class Production:
         loaded = load(path)
         given = Approvals(format="appliance/approvals/v1", policy_sha384=loaded.digest.hex(), approvals=tuple(
             desk.approve(key, name, loaded.digest)
-            for name, key in sorted(zip(("security", "data-protection"), self.keys, strict=False))))
+            for name, key in sorted(zip(self.approvers, self.keys, strict=False), key=_first)))
         path.with_name(path.name + ".approvals").write_bytes(given.to_json())
         tenant = {"name": "user", "role": "user", "models": ["assistant"], "api_key_sha256": [sha256(KEY)]}
         (self.folder / "tenants.json").write_bytes(desk.sign_tenants(
             {"appliance": loaded.policy.appliance.name, "version": 17, "tenants": [tenant]}, self.keys[2]))
+        if loaded.policy.tee.evidence.machines is not None:
+            machine_lists.write(self.folder, machine_lists.entry("chip-id", CHIP), name=loaded.policy.appliance.name)
         with self.disk.open("wb") as file:
             file.truncate(STATE_BYTES)
 
@@ -126,9 +133,9 @@ class Production:
             (self.folder / f"{name}.key").touch(0o600)
             (self.folder / f"{name}.key").write_text(key.hex())
         (self.folder / "measurements.json").write_bytes(_measurements())
-        rules = "".join(_RULE.format(resource=f"acme/production/{resource}", name=name, version=version,
-                                     platform=self.platform)
-                        for resource, name, version in (("assistant", "model", 1), ("state", "state", 2)))
+        keys = load(self.folder / "deployment.hcl").policy
+        rules = "".join(_RULE.format(resource=key.broker.resource, name=name, version=version, platform=self.platform)
+                        for key, name, version in ((keys.models[0].key, "model", 1), (keys.state.key, "state", 2)))
         config = self.folder / "broker.toml"
         config.write_text(f'port = {self.port}\ncertificate = "server.pem"\nprivate_key = "server.key"\n'
                           f'log = "broker.jsonl"\n{rules}')
@@ -142,6 +149,10 @@ class Production:
         for name in ("amd-0.der", "amd-1.der", "amd-2.der", "amd.crl") if self.platform == "sev-snp" else (
                 "collateral-today.json",):
             (place / name).write_bytes((self.folder / name).read_bytes())
+
+
+def _first(pair: tuple[str, Ed25519PrivateKey]) -> str:
+    return pair[0]
 
 
 def _public(key: Ed25519PrivateKey) -> str:

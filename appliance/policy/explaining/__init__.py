@@ -3,4 +3,4 @@
 Whether a policy is valid is decided elsewhere: `policy/hcl`, `bind`, `rules`.
 """
 
-__all__ = ["checking", "parser", "report"]
+__all__ = ["binding", "checking", "fixes", "parser", "report"]
