@@ -44,6 +44,7 @@ VERBS: dict[str, str] = {
     "collateral": "fetch what evidence needs to be verified, from AMD and Intel or a mirror",
     "verify": "tell whether an appliance is what a policy and measurements say, in hardware",
     "connect": "open a local port behind which is nothing but a verified appliance",
+    "watch": "verify appliances on a schedule, and export verdicts and their age as metrics",
     "models": "have a running appliance load and unload models of its policy",
     "audit": "judge an audit log offline, and take proofs out of it",
     "receipt": "verify an answer's receipt offline, or compute the answer again",
