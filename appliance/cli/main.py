@@ -45,6 +45,8 @@ VERBS: dict[str, str] = {
     "verify": "tell whether an appliance is what a policy and measurements say, in hardware",
     "connect": "open a local port behind which is nothing but a verified appliance",
     "watch": "verify appliances on a schedule, and export verdicts and their age as metrics",
+    "top": "show the load of a running appliance in a terminal",
+    "console": "show a running appliance on one local page, for operators and auditors",
     "models": "have a running appliance load and unload models of its policy",
     "audit": "judge an audit log offline, and take proofs out of it",
     "receipt": "verify an answer's receipt offline, or compute the answer again",
