@@ -13,6 +13,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from appliance import hostclock
 from appliance.audit.events import CHAINED
 from appliance.codec import strict
 from appliance.errors import AuditError
@@ -82,6 +83,7 @@ class Chain:
         self.newest: SignedHead | None = None  # the newest checkpoint that is a record
         self.cosigned: dict[str, int] = {}  # the size that each witness cosigned last
         self.stamped = 0  # the size that the timestamp authority dated last
+        self.dated: dict[tuple[str, str], float] = {}  # of this boot: when each kind came last, by witness
         self._marks: dict[int, _Mark] = {}
         self._recent: dict[int, SignedHead] = {}  # of this boot: those that a witness may still cosign
         self._key: Ed25519PrivateKey | None = None
@@ -136,10 +138,13 @@ class Chain:
         event, size = record["event"], record.get("size")
         if event == "audit.checkpoint" and size == self.tree.end:
             self._mark(bytes.fromhex(record["signature"]))
+            self._date("checkpoint")
         elif event == "audit.cosigned":
             self.cosigned[record["witness"]] = record["size"]
+            self._date("cosignature", record["witness"])
         elif event == "audit.timestamped":
             self.stamped = record["size"]
+            self._date("timestamp")
         leaf = leaf_hash(line)
         self.tree.append(leaf)
         for mark in self._marks.values():
@@ -167,6 +172,10 @@ class Chain:
         if self._key is None:
             raise AuditError("audit log: no boot has begun its part")
         return self._key
+
+    def _date(self, kind: str, witness: str = "") -> None:
+        if self._key is not None:
+            self.dated[kind, witness] = hostclock.seconds()
 
     def _mark(self, signature: bytes) -> None:
         size, grown = self.tree.end, self._grown()

@@ -29,9 +29,15 @@ MOST_TEXT = 4096      # characters of a refusal that are shown
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the appliance is compared with beside the policy, and the key."""
     verifying.add_image(parser)
-    parser.add_argument("--api-key-file", metavar="FILE", type=Path, help="a file with the API key, of the role admin "
-                        f"(default: the environment variable {VARIABLE})")
+    add_key(parser, "admin")
     verifying.add_accept(parser)
+
+
+def add_key(parser: argparse.ArgumentParser, role: str) -> None:
+    """Declare where the API key is, which has a role."""
+    parser.add_argument("--api-key-file", metavar="FILE", type=Path,
+                        help=f"a file with the API key, of the role {role} (default: the environment variable "
+                        f"{VARIABLE})")
 
 
 def run(args: argparse.Namespace, path: str, body: bytes | None, words: Callable[[Any], str], *,
@@ -41,7 +47,7 @@ def run(args: argparse.Namespace, path: str, body: bytes | None, words: Callable
     verdicts: list[Verdict] = []
     channel = Channel(verifying.verifier(args), target.endpoint(args.url), tell=verdicts.append,
                       accept=verifying.accepted(args))
-    key = _key(args)
+    key = api_key(args)
     try:
         channel.verify()
     except AttestationError as error:
@@ -63,7 +69,7 @@ def run(args: argparse.Namespace, path: str, body: bytes | None, words: Callable
     return 0
 
 
-def _key(args: argparse.Namespace) -> str:
+def api_key(args: argparse.Namespace) -> str:
     """Return the API key. Raises PolicyError where there is none."""
     try:
         text = os.environ.get(VARIABLE, "") if args.api_key_file is None else args.api_key_file.read_text("ascii")

@@ -53,18 +53,19 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
     what happens meanwhile. BootError when nothing can listen, AttestationError when a listener's
     key cannot be attested."""
     with contextlib.ExitStack() as stack:
-        listening = []
+        listening, identities = [], {}
         for listener in booted.policy.service.listeners:
             listening.append(_open(listener, booted))
             stack.callback(listening[-1].close)
-        identities = [identity for listener, place in zip(booted.policy.service.listeners, listening, strict=True)
-                      if (identity := _secure(listener, place, booted)) is not None]
+        for listener, place in zip(booted.policy.service.listeners, listening, strict=True):
+            if (identity := _secure(listener, place, booted)) is not None:
+                identities[place.name] = identity
         with interrupts.later():  # a scheduler that nobody closes keeps its engine, which then is not wiped
             service = assemble(booted, stack)
         service.readiness.tell = tell
         for place in listening:
             booted.audit.write("service.listening", listener=place.name, kind=place.kind)
-        server = Server(service, listening, identities)
+        server = Server(service, listening, tuple(identities.values()))
         Watchdog(booted.policy.service.drain_timeout_ms / 1000 + PASS_SECONDS + LAST_SECONDS, lambda: _end(booted))
         threads = start_threads()
         stack.callback(threads.shutdown)
@@ -73,7 +74,7 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
         booted.ready()
         for model in service.models.loaded.values():
             model.running.prepare()
-        service.books.metrics.ready.set(1)
+        service.facts.identities.update(identities)
         server.announce = lambda: announce(listening)
         with asyncio.Runner(loop_factory=lambda: ServiceLoop(threads)) as runner:
             runner.run(server.serve(sockets=[place.socket for place in listening]))
@@ -220,7 +221,6 @@ class Server(uvicorn.Server):
         connections to close when a second signal has come, too.
         """
         self._service.readiness.draining = True
-        self._service.books.metrics.ready.set(0)
         for task in self._tasks:
             task.cancel()
         self._changes.stop()

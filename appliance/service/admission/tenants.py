@@ -87,6 +87,11 @@ class Roster:
         return Caller(tenant, caller.key_digest)
 
     @property
+    def names(self) -> dict[bytes, str]:
+        """The tenant's name of every key that is valid, by the key's SHA-256."""
+        return {known: tenant.name for known, tenant in self._known}
+
+    @property
     def keys(self) -> frozenset[bytes]:
         """SHA-256 of every key that is valid."""
         return frozenset(known for known, _ in self._known)

@@ -33,6 +33,7 @@ from appliance.state.room import STATES  # noqa: E402
 
 RATE_SECONDS, RECENT = 60.0, 4096  # over which tokens per second are reported; requests of which they are remembered
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+GAPS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 KINDS = ("prompt", "completion")
 GAUGES = (  # of each model
     ("appliance_requests_waiting", "Requests that wait for a model.", ["model"]),
@@ -74,6 +75,10 @@ class Metrics:
         self.ready = Gauge("appliance_ready", "1 while requests are accepted.", registry=self.registry)
         self._queue = Histogram("appliance_queue_seconds", "From the request's head until the model began with it.",
                                 ["model"], buckets=SECONDS, registry=self.registry)
+        self._whole = Histogram("appliance_answer_seconds", "From the request's head until its answer may end, of "
+                                "requests that have one.", ["model"], buckets=SECONDS, registry=self.registry)
+        self._gaps = Histogram("appliance_token_gap_seconds", "Mean time from one token of an answer to the next, by "
+                               "its rounded tokens.", ["model"], buckets=GAPS, registry=self.registry)
         self.claims = Claims()
         self._hits = dict[str, Hits]()  # of models that keep prefixes
         self._gauges = [Gauge(name, words, labels, registry=self.registry) for name, words, labels in GAUGES]
@@ -100,12 +105,17 @@ class Metrics:
         for histogram, seconds in ((self._queue, course.began), (self._first, course.first_token)):
             if seconds is not None:
                 histogram.labels(model).observe(bucket_us(seconds, grid) / 1e6)
+        if course.first_token is not None:
+            whole, first = entry.duration_us / 1e6, bucket_us(course.first_token, grid) / 1e6
+            self._whole.labels(model).observe(whole)
+            self._gaps.labels(model).observe(max(whole - first, 0.0) / max((course.completion_tokens or 0) - 1, 1))
 
     def watch(self, traffic: Traffic, compiling: Callable[[str], int], readiness: Readiness) -> None:
         """Add what is asked for at each scrape beside the load of models. `compiling`: requests of
         a tenant whose constraints wait."""
         self._of_tenants = [(Gauge("appliance_constraints_waiting", "Requests of a tenant whose answers' structure "
                                    "waits to be compiled.", ["tenant"], registry=self.registry), compiling)]
+        self.ready.set_function(lambda: float(bool(readiness)))
         if readiness.room is not None:
             self._watch_room(readiness)
         if traffic.queue is not None:

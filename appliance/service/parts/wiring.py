@@ -31,6 +31,7 @@ from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 from appliance.service.counting.records import OwnRecords
 from appliance.service.counting.usage import Ledger
+from appliance.service.parts.facts import Facts
 from appliance.service.parts.metrics import Metrics
 from appliance.service.parts.models import Models
 from appliance.service.parts.readiness import Readiness
@@ -76,6 +77,7 @@ class Wiring:
     salts: Salts | None  # of digests in the log; None: its version has none
     attesting: Attesting
     readiness: Readiness
+    facts: Facts
     books: Books = field(default_factory=Books)
     prompts: Prompts = field(default_factory=Prompts)
 
@@ -143,11 +145,13 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
         substitutions=rules_of(policy.privacy.redaction, booted.kernels),
         constraints=Constraints(roster.askers, scrubber.begin_soon), scrubber=scrubber,
         salts=Salts() if booted.audit.version > 1 else None, attesting=_attesting(booted),
-        readiness=Readiness(booted.audit, booted.state if policy.audit.sink == "state" else None))
+        readiness=Readiness(booted.audit, booted.state if policy.audit.sink == "state" else None),
+        facts=Facts(booted, roster, accounts))
     if service.salts is not None:
         closing.callback(service.salts.wipe)
     closing.callback(service.models.close)
     metrics = service.books.metrics
+    metrics.registry.register(service.facts)
     metrics.watch(service.traffic, service.constraints.waiting_of, service.readiness)
     metrics.watch_tenants(roster.askers)
     for name, running in booted.models.items():
