@@ -92,6 +92,9 @@ reference: $(VENV)/.dev ## Write again what types state: the open schema's table
 	$(BIN)/appliance schema > docs/reference/policy.md
 	$(BIN)/appliance schema --version 1 > docs/reference/policy-schema-1.md
 	$(BIN)/python -m appliance.service.openapi > appliance/service/openapi.json
+	$(BIN)/python -m appliance.manual.forms > build/forms.json
+	mv build/forms.json appliance/manual/forms.json
+	$(BIN)/python -m appliance.manual.codes > docs/reference/errors.md
 	$(BIN)/python docs/site/endpoints.py
 	$(BIN)/python docs/site/families.py
 

@@ -26,7 +26,11 @@ from appliance.errors import ApplianceError, no_memory, shortage
 
 # verb -> one-line help; the verb `x-y` lives in `appliance.cli.x_y` with `add_arguments` and `run`.
 VERBS: dict[str, str] = {
+    "init": "make a first deployment: a commented policy, its keys, and the next commands",
+    "doctor": "say what this machine can do and lacks, and what a policy lacks on it",
     "check": "check a deployment policy, to the last field",
+    "explain": "say what a field of the policy or the code of an error means, and what to do",
+    "completions": "print completions for bash, zsh or fish, or write manual pages",
     "schema": "print the policy reference as Markdown or JSON Schema",
     "digest": "print the digest of a policy",
     "plan": "say what a change of policy, tenants or image does, who refuses, and in which order to go",
@@ -241,7 +245,7 @@ def _drop(stream: TextIO) -> None:
 
 def _failed(error: ApplianceError, args: argparse.Namespace | None = None) -> int:
     if args is None or not getattr(args, "json", False) or not _tell(error, args.verb, args):
-        _write(f"error[{error.code}]: {error}", sys.stderr)
+        _write(f"error[{error.code}]: {error}\n  more: appliance explain {error.code}", sys.stderr)
     return 2
 
 

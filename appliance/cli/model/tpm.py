@@ -4,13 +4,16 @@ measures."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from appliance.attestation.tpm.chip.client import DEVICE
 from appliance.cli import numbers
 from appliance.errors import AttestationError
+from appliance.imaging.qemu import softtpm
 from appliance.keys.document import LAST_VERSION
 from appliance.keys.providers import FileKey
 from appliance.keys.release import tpm
@@ -36,8 +39,12 @@ def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     action.add_argument("--machine", metavar="NAME", help="the recorded machine whose PCR 0 and 7 are meant")
     action.add_argument("--policy", type=Path, metavar="FILE",
                         help="with --measurements: the policy that PCR 15 will hold")
-    action.add_argument("--tpm", type=Path, default=DEVICE, metavar="PATH",
-                        help="the TPM: a device, or a simulator's Unix socket (default: %(default)s)")
+    chip = action.add_mutually_exclusive_group()
+    chip.add_argument("--tpm", type=Path, default=DEVICE, metavar="PATH",
+                      help="the TPM: a device, or a simulator's Unix socket (default: %(default)s)")
+    chip.add_argument("--tpm-state", type=Path, metavar="DIR",
+                      help="the software TPM of `appliance image boot --tpm-state`, while no guest has it; made if it "
+                      "is not there")
     action.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -51,11 +58,16 @@ def run(args: argparse.Namespace) -> int:
     elif args.policy is not None or args.machine is not None:
         raise AttestationError(f"{'--machine' if args.policy is None else '--policy'} needs --measurements",
                                code="tpm-prediction", hint="without it a key is sealed to the PCRs as they are now")
-    with FileKey(args.key, args.key_version, bare=True).key() as key:
-        path = tpm.seal_key(key, args.key_version, pcrs, args.file, args.tpm)
+    with FileKey(args.key, args.key_version, bare=True).key() as key, _chip(args) as chip:
+        path = tpm.seal_key(key, args.key_version, pcrs, args.file, chip)
     if args.json:
         print(json.dumps({"file": str(path), "pcrs": args.pcrs, "version": args.key_version}, indent=2))
     else:
         print(f'{path}: put it beside the model. In the policy:\n\nkey {{\n  provider = "tpm"\n'
               f"  version  = {args.key_version}\n  pcrs     = {args.pcrs}\n}}")
     return 0
+
+
+def _chip(args: argparse.Namespace) -> AbstractContextManager[Path]:
+    """Return the way to the TPM."""
+    return contextlib.nullcontext(args.tpm) if args.tpm_state is None else softtpm.reached(args.tpm_state)

@@ -6,9 +6,12 @@ The operator runs it, so what it says proves nothing to anybody else: it shows t
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.errors import ImageError
@@ -30,25 +33,42 @@ class SoftTpm:
     """A running swtpm; its state stays in `folder`, the authority's certificates in
     `folder/authority`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, server: Path | None = None) -> None:
+        """`server`: a socket for commands, where no machine is to have the TPM but this process."""
         make(folder)
         self.socket = folder / "control"
         self.socket.unlink(missing_ok=True)
+        own = [] if server is None else ["--server", f"type=unixio,path={server}"]
+        flags = "startup-clear" if server is None else "not-need-init,startup-clear"
         self._process = subprocess.Popen(  # noqa: S603
             ["swtpm", "socket", "--tpm2", "--tpmstate", f"dir={folder}", "--ctrl", f"type=unixio,path={self.socket}",  # noqa: S607
-             "--flags", "startup-clear", "--terminate"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+             *own, "--flags", flags, "--terminate"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL)
         until = time.monotonic() + _SECONDS
-        while not self.socket.exists():
+        while not (server or self.socket).exists():
             if self._process.poll() is not None or time.monotonic() > until:
                 self.close()
-                raise ImageError("swtpm did not start", code="tool-failed")
+                raise ImageError(f"swtpm did not start with the state in {folder}", code="tool-failed",
+                                 hint="a guest may have it: end that guest first")
             time.sleep(0.02)
 
     def close(self) -> None:
         """Stop it."""
         self._process.terminate()
         self._process.wait()
+
+
+@contextlib.contextmanager
+def reached(folder: Path) -> Iterator[Path]:
+    """Yield the socket of a software TPM, which is made if it is not there, and runs as long as the
+    context. Raises ImageError."""
+    with tempfile.TemporaryDirectory(prefix="appliance-tpm-") as scratch:
+        server = Path(scratch) / "tpm"
+        running = SoftTpm(folder, server)
+        try:
+            yield server
+        finally:
+            running.close()
 
 
 def make(folder: Path) -> None:
