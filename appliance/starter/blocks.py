@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from appliance.starter.choices import MODEL, Choices
-
-if TYPE_CHECKING:
-    from appliance.starter.text import KeyFacts, ModelFacts
+from appliance.starter.facts import KeyFacts, ModelFacts
 
 CONTEXT = 4096  # tokens, where the model has as many
 PCRS = (4, 9, 11, 15)  # the image's, and the register that measures the policy

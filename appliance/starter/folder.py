@@ -28,7 +28,7 @@ from appliance.sealing import keyfile as modelkey
 from appliance.signed import desk
 from appliance.starter import authority, steps, text
 from appliance.starter.choices import MODEL, Choices
-from appliance.starter.text import KeyFacts, ModelFacts
+from appliance.starter.facts import KeyFacts, ModelFacts
 
 Progress = Callable[[str, int, int], None]
 POLICY = "deployment.hcl"

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from appliance.engine.forward.states import States
 
 
-class Snapshots:
+class StateSnapshots:
     """The states that are kept, by the numbers of their pages."""
 
     def __init__(self, states: States, tenants: Collection[str]) -> None:
