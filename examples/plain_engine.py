@@ -383,7 +383,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "sectioned": None,
         "head_norm": None, "value_norm": False, "yarn_whole": True, "switch": None, "activation": "silu",
         "gated": True, "fused": False, "feed_forward_norm": "ffn_norm", "embedding_scale": False,
-        "query_scale": None, "logit_scale": None, "recurrent": None, "output_norm": "output_norm",
+        "query_scale": None, "logit_scale": None, "recurrent": None, "single": False, "output_norm": "output_norm",
         "output_gate": False, "experts": ("softmax", True, 1e-20, 0.0)},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
@@ -438,6 +438,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "feed_forward_norm": "post_attention_norm", "recurrent": "delta", "output_gate": True},
     "qwen3next": {"layers": (HALVES,), "head_norm": "head", "feed_forward_norm": "post_attention_norm",
         "recurrent": "delta", "output_gate": True},
+    "arcee": {"activation": "relu2", "gated": False},
+    "nemotron": {"norm": "layer", "layers": (HALVES,), "activation": "relu2", "gated": False},
+    "granitehybrid": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale", "recurrent": "mamba",
+        "experts": ("chosen", True, 1e-20, 0.0)},
+    "nemotron_h": {"layers": (UNTURNED,), "activation": "relu2", "gated": False, "feed_forward_norm": "attn_norm",
+        "recurrent": "mamba", "single": True},
+    "nemotron_h_moe": {"layers": (UNTURNED,), "activation": "relu2", "gated": False,
+        "feed_forward_norm": "attn_norm", "recurrent": "mamba", "single": True,
+        "experts": ("sigmoid", True, 1e-20, 0.0)},
 }
 # cards: end
 
@@ -548,6 +557,20 @@ def delta_rule(query: Array, key: Array, value: Array, keep: Array, rate: Array,
     return out
 
 
+def scan(x: Array, key: Array, query: Array, pace: Array, keep: Array, state: Array) -> Array:
+    """Results (T, N, V) of heads by their states (N, D, V), which change at each token. Keys and
+    queries are (T, N, D), x (T, N, V); `pace` and `keep` (T, N) are how much of x goes into a
+    state, and how much of a state stays."""
+    out = np.empty_like(x)
+    for t in range(len(x)):
+        state[:] = fma((pace[t][:, None] * x[t])[:, None], key[t][:, :, None], state * keep[t][:, None, None])
+        chains = np.zeros((4, *x[t].shape), F32)
+        for i in range(0, state.shape[1], 4):
+            chains = fma(state[:, i:i + 4].swapaxes(0, 1), query[t].T[i:i + 4, :, None], chains)
+        out[t] = fold(np.moveaxis(chains, 0, -1))
+    return out
+
+
 class Model:
     """A model of one of the families, and the keys and values of one sequence."""
 
@@ -595,7 +618,8 @@ class Model:
 
     def vector(self, name: str) -> Array:
         """A vector of weights."""
-        return np.asarray(decoded(self.weight(name), [0])[0])
+        weight = self.weight(name)
+        return decoded(weight, range(count_rows(weight))).reshape(-1)
 
     def has(self, name: str) -> bool:
         """Whether there is a tensor."""
@@ -711,12 +735,31 @@ class Model:
         out = norm(out.reshape(-1, size), scale, self.epsilon).reshape(len(x), -1)
         return out * silu(self.project(layer, "attn_gate", x))
 
-    def mixer(self, layer: int) -> tuple[Callable[[int, Array], Array], str]:
-        """The part of a layer that looks at earlier rows, and the matrix behind it."""
+    def mamba(self, layer: int, x: Array) -> Array:
+        """Mamba-2 for normalised rows x (T, C), in place of attention."""
+        rows, name = len(x), f"blk.{layer}.ssm_"
+        inner, heads, groups, size = (self.meta(f"ssm.{key}") for key in (
+            "inner_size", "time_step_rank", "group_count", "state_size"))
+        gate, mixed, pace = np.split(self.project(layer, "ssm_in", x), [inner, 2 * (inner + groups * size)], axis=1)
+        mixed, middle = silu(self.convolved(layer, "ssm_conv1d", mixed)), inner + groups * size
+        x, key, query = (part.reshape(rows, number, -1) for part, number in zip(
+            np.split(mixed, [inner, middle], axis=1), (heads, groups, groups), strict=True))
+        key, query = (np.repeat(part, heads // groups, axis=1) for part in (key, query))
+        start, decay, skip, scale = (self.vector(f"{name}{part}") for part in ("dt.bias", "a", "d", "norm.weight"))
+        pace, state = softplus(pace + start), np.zeros((heads, size, inner // heads), F32)
+        out = scan(x, key, query, pace, exp2(pace * decay * F32(LOG2E)), self.states.setdefault(layer, state))
+        out = gated(gate, fma(skip[:, None], x, out).reshape(rows, -1)).reshape(rows * groups, -1)
+        return norm(out, np.ones(1, F32), self.epsilon).reshape(rows, -1) * scale
+
+    def mixer(self, layer: int) -> tuple[Callable[[int, Array], Array] | None, str]:
+        """The part of a layer that looks at earlier rows, and the matrix behind it; None in a layer
+        without one."""
         if self.has(f"blk.{layer}.attn_output.weight"):
             return self.attention, "attn_output"
+        if self.card["single"] and self.meta("feed_forward_length", None, layer):
+            return None, ""
         return {"convolution": (self.short_convolution, "shortconv.out_proj"),
-                "delta": (self.delta, "ssm_out")}[self.card["recurrent"]]
+                "delta": (self.delta, "ssm_out"), "mamba": (self.mamba, "ssm_out")}[self.card["recurrent"]]
 
     def feed_forward(self, layer: int, x: Array, ending: str = "", expert: int | None = None) -> Array:
         """The hidden rows for normalised rows x (T, C): activation(gate) * up, or activation(up).
@@ -729,6 +772,8 @@ class Model:
                     (up, np.ones(1, F32)))
         if self.card["activation"] == "swiglu_oai":
             return clamped(gate, up)
+        if self.card["activation"] == "relu2":
+            return np.maximum(gate, F32(0)) * np.maximum(gate, F32(0))
         return gelu(gate) * up if self.card["activation"] == "gelu" else gated(gate, up)
 
     def chosen(self, layer: int, x: Array) -> tuple[Array, Array]:
@@ -795,10 +840,14 @@ class Model:
         name, topology = f"blk.{layer}.", self.card["topology"]
         first = "attn_norm_2" if self.has(f"{name}attn_norm_2.weight") else "attn_norm"
         mix, output = self.mixer(layer)
-        seen = mix(layer, x if topology == "post" else self.normed(name + first, x))
+        if mix is not None:
+            seen = mix(layer, x if topology == "post" else self.normed(name + first, x))
         if topology == "parallel":
             hidden = self.feed_forward(layer, self.normed(f"{name}attn_norm", x))
-        x = self.added(layer, output, seen, x, "post_attention_norm")
+        if mix is not None:
+            x = self.added(layer, output, seen, x, "post_attention_norm")
+        if mix is not None and self.card["single"]:
+            return x
         if self.has(f"{name}ffn_gate_inp.scale"):
             return self.beside(layer, x)
         if self.has(f"{name}ffn_gate_inp.weight"):

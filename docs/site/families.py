@@ -18,7 +18,7 @@ PLAIN = Path(__file__).parents[2] / "examples/plain_engine.py"
 _MARKS = re.compile(r"(?<=# cards: begin\n).*?(?=# cards: end\n)", re.DOTALL)
 TRAITS = ("norm", "topology", "layers", "windowless", "sectioned", "head_norm", "value_norm", "yarn_whole", "switch",
           "activation", "gated", "fused", "feed_forward_norm", "embedding_scale", "query_scale", "logit_scale",
-          "recurrent", "output_norm", "output_gate", "experts")
+          "recurrent", "single", "output_norm", "output_gate", "experts")
 BASE, BASE_SWA = "rope.freq_base", "rope.freq_base_swa"
 KINDS = {"HALVES": ("halves", (BASE,), True, False, ""),
          "NEIGHBOURS": ("neighbours", (BASE,), True, False, ""), "UNTURNED": (None, (), True, False, ""),

@@ -22,8 +22,8 @@ from tests.support import family_models
 from tests.support.engines import kernels, opened
 from tests.support.logits import logits_of
 
-MODELS = ("lfm2", "lfm2moe", "qwen35", "qwen3next")
-KINDS = ("lfm2", "qwen35")
+MODELS = ("lfm2", "lfm2moe", "qwen35", "qwen3next", "granitehybrid.experts", "nemotron_h_moe")
+KINDS = ("lfm2", "qwen35", "granitehybrid")
 IDS = [1, *np.random.default_rng(7).integers(3, family_models.VOCABULARY, 139).tolist()]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from appliance.kernels.compiler.registry import Kernel
-from appliance.kernels.layouts.step import GELU, SILU, SWIGLU_OAI
+from appliance.kernels.layouts.step import GELU, RELU2, SILU, SWIGLU_OAI
 from appliance.kernels.runtime import table
 from appliance.kernels.runtime.memory import Memory
 from appliance.kernels.runtime.signature import CSignature
@@ -49,12 +49,14 @@ def _expected(kind: int, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     if kind == SWIGLU_OAI:  # as ggml_swiglu_oai and GptOssExperts of transformers
         gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
         return np.asarray((up + 1) * (gate * _sigmoid(1.702 * gate)))
+    if kind == RELU2:
+        return np.square(np.maximum(gate, 0.0)) * up
     if kind == SILU:
         return np.asarray(gate * _sigmoid(gate) * up)
     return np.asarray(0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up)
 
 
-@pytest.mark.parametrize("kind", [SILU, GELU, SWIGLU_OAI])
+@pytest.mark.parametrize("kind", [SILU, GELU, SWIGLU_OAI, RELU2])
 def test_activations(kind: int) -> None:
     """To a few units in the last place, also beyond the limits of gpt-oss' own."""
     random = np.random.default_rng(kind)
@@ -81,3 +83,4 @@ def test_what_is_no_number_stays_so() -> None:
     gate, up = np.ones(16, np.float32), np.ones(16, np.float32)
     gate[3], up[7] = np.nan, np.nan
     assert {3, 7} == set(np.flatnonzero(np.isnan(_activated(SWIGLU_OAI, gate, up))))
+    assert {3} == set(np.flatnonzero(np.isnan(_activated(RELU2, gate, None))))

@@ -27,6 +27,7 @@ from appliance.kernels.layouts.step import (
     ConvolutionLayer,
     DeltaLayer,
     ExpertLayer,
+    MambaLayer,
     Norm,
     Op,
     Step,
@@ -71,6 +72,10 @@ def _convolution(word: str) -> int:
 
 def _delta(word: str) -> int:
     return DeltaLayer.offsets[word]
+
+
+def _mamba(word: str) -> int:
+    return MambaLayer.offsets[word]
 
 
 def _attention(word: str) -> int:
@@ -118,7 +123,7 @@ def _words(forward: Forward, name: str) -> np.ndarray:
         return forward._cache.rows.view(np.int64)
     if name == "step":
         return forward._step.memory.view(np.int64)
-    if name in ("ops", "weights", "attention", "experts", "convolutions", "deltas"):
+    if name in ("ops", "weights", "attention", "experts", "convolutions", "deltas", "mambas"):
         return getattr(forward._program_tables, name).memory.view(np.int64)
     return forward._tables[name]
 
@@ -232,6 +237,15 @@ SPOILED_STATES: dict[str, dict[str, tuple[str, int, int, str]]] = {"lfm2": {
     "what is convolved": ("step", Step.offsets["CONVOLVED"], FAR, "buffer"),
     "own rows": ("step", Step.offsets["PRIVATE_DELTA"], FAR, "buffer"),
     "gates of heads": ("attention", Attention.nbytes + Attention.offsets["GATED"], -1, "buffer"),
+}, "nemotron_h": {
+    "heads": ("mambas", _mamba("HEADS"), 1, "buffer"), "a head's size": ("mambas", _mamba("HEAD_SIZE"), 16, "buffer"),
+    "a key's size": ("mambas", _mamba("SIZE"), 16, "buffer"), "shared keys": ("mambas", _mamba("SHARED"), -1, "buffer"),
+    "keys": ("mambas", _mamba("KEY"), FAR, "buffer"), "queries": ("mambas", _mamba("QUERY"), FAR, "buffer"),
+    "paces": ("mambas", _mamba("PACE"), FAR, "buffer"), "starts": ("mambas", _mamba("START"), FAR, "vector"),
+    "decays": ("mambas", _mamba("DECAY"), -FAR, "vector"), "skips": ("mambas", _mamba("SKIP"), FAR, "vector"),
+    "a place of matrices": ("mambas", _mamba("PLACE"), FAR, "cache"),
+    "own numbers": ("step", Step.offsets["PRIVATE_MAMBA"], FAR, "buffer"),
+    "parts of a row": ("ops", Op.nbytes * 3 + Op.offsets["PARTS"], 1, "buffer"),
 }}
 
 

@@ -25,6 +25,8 @@ SIGMOID = {"expert_gating_func": 2, "expert_weights_norm": True, "leading_dense_
 DELTA = {"rope.freq_base": 1e7, "rope.dimension_sections": [6, 5, 5, 0], "attention.key_length": 64,
          "attention.value_length": 64, "rope.dimension_count": 32, "full_attention_interval": 2, "ssm.conv_kernel": 4,
          "ssm.state_size": 32, "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 128}
+MAMBA = {"ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 1, "ssm.inner_size": 256,
+         "ssm.time_step_rank": 8, "rope.scaling.finetuned": False}
 WINDOW = {"attention.sliding_window": 24}
 # All keys of YaRN that llama.cpp's converter writes. It reads other betas only in mistral3.
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
@@ -129,6 +131,22 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen35moe.guessing": {**MIXTURE, **DELTA, "expert_shared_feed_forward_length": 64, "block_count": 5,
                            "nextn_predict_layers": 1, "feed_forward_length": None},
     "qwen3next": {**MIXTURE, **DELTA, "expert_shared_feed_forward_length": 64, "rope.dimension_sections": None},
+    "arcee": {"attention.head_count": 4},
+    "nemotron": {"attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": 64,
+                 "attention.value_length": 64, "rope.dimension_count": 32, "rope.scaling.type": "none"},
+    "granitehybrid": {**MAMBA, "attention.head_count_kv": [0, 2, 0, 0], "embedding_scale": 6.0, "residual_scale": 0.22,
+                      "logit_scale": 2.0, "attention.scale": 0.1, "expert_count": 0, "expert_used_count": 0,
+                      "expert_shared_feed_forward_length": 288},
+    "granitehybrid.experts": {**MAMBA, "attention.head_count_kv": [0, 2, 0, 0], "embedding_scale": 6.0,
+                              "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1, "expert_count": 12,
+                              "expert_used_count": 3, "feed_forward_length": 96,
+                              "expert_shared_feed_forward_length": 160},
+    "nemotron_h": {**MAMBA, "ssm.group_count": 2, "block_count": 6, "attention.head_count_kv": [0, 0, 2, 0, 0, 0],
+                   "feed_forward_length": [0, 288, 0, 288, 0, 288], "attention.layer_norm_epsilon": 1e-5},
+    "nemotron_h_moe": {**MIXTURE, **MAMBA, "ssm.group_count": 2, "block_count": 5,
+                       "attention.head_count_kv": [0, 0, 0, 2, 0], "feed_forward_length": [0, 96, 0, 0, 96],
+                       "expert_shared_count": 1, "expert_shared_feed_forward_length": 64, "expert_weights_norm": True,
+                       "expert_weights_scale": 2.5, "expert_group_count": 1, "attention.layer_norm_epsilon": 1e-5},
     # As the converter writes Granite 4 without experts and states.
     "granite.four": {"embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1,
                      "attention.head_count_kv": [2, 2, 2, 2], "expert_count": 0, "expert_used_count": 0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from appliance.engine.families import program
-from appliance.engine.families.architecture import Delta
+from appliance.engine.families.architecture import Delta, Mamba
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import is_vector
 from appliance.engine.forward.forward import Forward, choices_nbytes, row_widths, rows_each
@@ -28,6 +28,7 @@ from appliance.kernels.layouts.step import (
     ConvolutionLayer,
     DeltaLayer,
     ExpertLayer,
+    MambaLayer,
     Norm,
     Op,
     Step,
@@ -57,7 +58,7 @@ class Guard:
             *((memory.address, memory.nbytes, both) for memory in forward._memories),
             *((memory.address, memory.nbytes, READ) for memory in (*forward._kept, cache.rows, *(
                 getattr(forward._program_tables, name).memory for name in (
-                    "ops", "weights", "attention", "experts", "convolutions", "deltas")))),
+                    "ops", "weights", "attention", "experts", "convolutions", "deltas", "mambas")))),
             *((weight.address, weight.nbytes * weight.runs, READ) for weight in matrices),
             *((address, 1, CALL) for address in forward._table._addresses.values()),
             (cache.states.address, cache.states.nbytes, both),
@@ -145,7 +146,9 @@ class _Judge:
                     (self.step.PRIVATE_CHOICES, Choice.nbytes * shape.mixture.used))),
                 *((self.step.PRIVATE_DELTA, delta_nbytes(each.recurrence.size)) for each in shape.every[:1]
                   if isinstance(each.recurrence, Delta)),
-                (self.step.PRIVATE_SCRATCH, 1)):
+                (self.step.PRIVATE_SCRATCH, 1),
+                *((self.step.PRIVATE_MAMBA, step.MAMBA_NBYTES) for each in shape.every[:1]
+                  if isinstance(each.recurrence, Mamba))):
             _require("buffer", end <= place)
             end = place + nbytes
         _require("buffer", end <= self.step.PRIVATE_STRIDE)
@@ -286,7 +289,8 @@ class _Judge:
             _require("buffer", (address, stride) == (getattr(self.step, name) + start,
                                                      getattr(self.step, f"{name}_STRIDE")))
             self.found("buffer", address, (rows - 1) * stride + 4, READ | WRITE)
-        _require("buffer", op.COLUMNS == expected.columns and 0 <= op.ACTIVATION <= step.SWIGLU_OAI)
+        _require("buffer", (op.COLUMNS, op.PARTS) == (expected.columns, expected.parts))
+        _require("buffer", 0 <= op.ACTIVATION <= step.RELU2)
         if expected.kind in ("expand", "activate"):
             _require("buffer", 4 * op.COLUMNS == op.UP or (op.UP == 0 and op.ACTIVATION != step.SWIGLU_OAI))
         self.found("weight", op.WEIGHTS, 0, READ)
@@ -294,7 +298,7 @@ class _Judge:
             info = self.forward._source.tensors[name]
             self.weight(op.WEIGHTS[number], *info.shape[-2:], info.shape[0] if len(info.shape) > 2 else 1)
         columns = op.WEIGHTS.COLUMNS if op.COUNT else op.COLUMNS or width
-        self.norm(op.NORM, columns)
+        self.norm(op.NORM, columns * op.PARTS)
         if expected.attention is not None:
             self.found("vector", op.ATTENTION, Attention.nbytes, READ)
             self.attention(op.ATTENTION, expected.layer, expected.attention.sinks is not None)
@@ -304,6 +308,9 @@ class _Judge:
         if expected.delta is not None:
             self.found("vector", op.DELTA, DeltaLayer.nbytes, READ)
             self.delta(op, expected.layer)
+        if expected.mamba is not None:
+            self.found("vector", op.MAMBA, MambaLayer.nbytes, READ)
+            self.mamba(op, expected.layer)
         if expected.experts is not None:
             self.found("vector", op.EXPERTS, ExpertLayer.nbytes, READ)
             self.experts(op.EXPERTS, expected.experts)
@@ -335,6 +342,20 @@ class _Judge:
             self.found("vector", vector, 4 * numbers.heads, READ)
         _require("buffer", self.step.PRIVATE_DELTA + delta_nbytes(numbers.size) <= self.step.PRIVATE_STRIDE)
         _require("cache", 0 <= table.PLACE <= self.step.STATES_STRIDE - 4 * numbers.heads * numbers.size**2)
+
+    def mamba(self, op: Op, index: int) -> None:
+        """Mamba-2 of a layer: rows that it reads, its vectors, and its matrices in the state."""
+        table, numbers = op.MAMBA, self.shape.layer(index).recurrence
+        _require("buffer", isinstance(numbers, Mamba) and (table.HEADS, table.SIZE) == (numbers.heads, numbers.size)
+                 and table.HEAD_SIZE == numbers.inner // numbers.heads
+                 and table.SHARED == numbers.heads // numbers.groups)
+        _require("buffer", table.KEY == 4 * numbers.inner and table.QUERY == 4 * numbers.groups * numbers.size
+                 and table.KEY + 2 * table.QUERY <= min(op.X_STRIDE, op.Y_STRIDE)
+                 and 0 <= table.PACE <= self.step.PROJECTED_STRIDE - 4 * numbers.heads)
+        for vector in (table.START, table.DECAY, table.SKIP):
+            self.found("vector", vector, 4 * numbers.heads, READ)
+        _require("buffer", self.step.PRIVATE_MAMBA + step.MAMBA_NBYTES <= self.step.PRIVATE_STRIDE)
+        _require("cache", 0 <= table.PLACE <= self.step.STATES_STRIDE - 4 * numbers.inner * numbers.size)
 
     def experts(self, table: ExpertLayer, parts: program.ExpertParts) -> None:
         """The experts of a layer: as many as the buffers are made for, and the vectors of their choice."""

@@ -30,6 +30,8 @@ _SIZES: dict[str, Any] = {
     "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 32, "attention.value_length": 32}
 _WINDOWS = {"attention.sliding_window": 20, "attention.sliding_window_pattern": 2}
 _EXPERTS = {"expert_count": 12, "expert_used_count": 4}
+_MAMBA = {"ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2, "ssm.time_step_rank": 4,
+          "ssm.inner_size": 128}
 _STATES = {"full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2,
            "ssm.time_step_rank": 4, "ssm.inner_size": 128}
 
@@ -59,6 +61,11 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "convolution": ("lfm2", {"attention.head_count_kv": [0, 2], "shortconv.l_cache": 3}),
     "added": ("lfm2moe", {**_EXPERTS, "expert_feed_forward_length": 32, "attention.head_count_kv": [2, 0],
                           "shortconv.l_cache": 4, "leading_dense_block_count": 1}),
+    "scan": ("granitehybrid", {**_MAMBA, "attention.head_count_kv": [0, 2], "residual_scale": 0.3}),
+    "squared": ("nemotron_h_moe", {
+        **_EXPERTS, **_MAMBA, "block_count": 3, "attention.head_count_kv": [0, 0, 2], "feed_forward_length": [0, 32, 0],
+        "ssm.group_count": 1, "ssm.conv_kernel": 3, "expert_feed_forward_length": 32,
+        "expert_shared_feed_forward_length": 64}),
     "delta": ("qwen35", _STATES),
     "together": ("qwen3next", {**_EXPERTS, **_STATES, "expert_feed_forward_length": 32, "ssm.time_step_rank": 6,
                                "ssm.inner_size": 192, "expert_shared_feed_forward_length": 64}),

@@ -91,7 +91,44 @@ class Delta:
         return (self.width - 1) * self.columns + self.heads * self.size**2
 
 
-Recurrence = Convolution | Delta
+@dataclass(frozen=True, slots=True)
+class Mamba:
+    """Mamba-2, in place of attention: what its heads get, and their keys and queries, go through a
+    short convolution before."""
+
+    inner: int  # floats of all heads
+    heads: int
+    groups: int  # of heads that share keys and queries
+    size: int  # floats of a key
+    width: int  # rows that the convolution sees
+
+    @property
+    def columns(self) -> int:
+        """Floats of a row that are convolved: of heads, then of keys, then of queries."""
+        return self.inner + 2 * self.groups * self.size
+
+    @property
+    def result(self) -> int:
+        """Floats of a row that it gives: those of heads, behind which keys and queries lie."""
+        return self.columns
+
+    @property
+    def convolved(self) -> int:
+        """Floats of a row that something else reads before there is a result."""
+        return 0
+
+    @property
+    def projected(self) -> int:
+        """Floats of a row that it reads: gates, what is convolved, and the pace of each head."""
+        return self.inner + self.columns + self.heads
+
+    @property
+    def state_floats(self) -> int:
+        """Floats of the state of a text: that of the convolution, then those of heads."""
+        return (self.width - 1) * self.columns + self.inner * self.size
+
+
+Recurrence = Convolution | Delta | Mamba
 """How a layer keeps a state of a text in place of keys and values."""
 
 
@@ -100,12 +137,12 @@ class Layer:
     """The numbers of one layer."""
 
     heads: int  # query heads
-    kv_heads: int  # key and value heads; each serves heads // kv_heads query heads
+    kv_heads: int  # key and value heads; each serves heads // kv_heads query heads; 0: it does not attend
     head_size: int
-    feed_forward: int
+    feed_forward: int  # 0: there is no network
     rope: Rope | None  # None: heads are not turned
     window: int = 0  # positions that a row sees, its own included; 0: all
-    recurrence: Recurrence | None = None  # None: it attends; else it has no heads
+    recurrence: Recurrence | None = None  # in place of attention
 
     @property
     def query_width(self) -> int:
@@ -178,7 +215,7 @@ class Architecture:
 
     def mixes(self, index: int) -> bool:
         """Whether a layer has experts."""
-        return self.mixture is not None and index >= self.mixture.leading
+        return self.mixture is not None and index >= self.mixture.leading and self.layer(index).feed_forward > 0
 
     @property
     def stateful(self) -> bool:

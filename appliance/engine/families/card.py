@@ -103,11 +103,13 @@ class Family:
     yarn_whole: bool = True  # whether YaRN blends frequencies from a whole pair on, and up to one
     long_factors: bool = False  # factors of frequencies for slots up to the original context, and beyond
     switch: str | None = None  # key: whether heads are turned
-    # How layers keep a state: "convolution" where they have no key-value heads, or "delta".
+    # How layers keep a state: "convolution" or "mamba" where they have no key-value heads, or
+    # "delta".
     recurrent: str | None = None
     together: bool = False  # whether value heads of a delta rule that have the same keys lie together
     output_gate: bool = False  # whether a query has a gate behind each head, for its output
-    activation: str = "silu"  # or "gelu", "swiglu_oai"
+    single: bool = False  # a layer has one part: a state, attention, or a feed-forward network where that has a width
+    activation: str = "silu"  # or "gelu", "swiglu_oai", "relu2"
     gated: bool = True
     fused: frozenset[str] = frozenset()  # "qkv", "gate_up": in one matrix
     biases: frozenset[str] = frozenset()  # matrices of a layer that may have one

@@ -21,6 +21,7 @@ from appliance.engine.families.architecture import (
     Convolution,
     Delta,
     Layer,
+    Mamba,
     Mixture,
     Recurrence,
     Scales,
@@ -123,9 +124,11 @@ def _kinds(reader: HeaderReader, family: Family, layers: int) -> list[Attend]:
 def _layers(reader: HeaderReader, family: Family, kinds: list[Attend], embedding: int, context: int,
             blocks: int) -> Iterator[Layer]:
     count = len(kinds)
-    heads = reader.integers("attention.head_count", 1, 1024, count, several="attention.head_count" in family.arrays)
+    more = blocks - count
+    heads = reader.integers("attention.head_count", 1, 1024, count, several="attention.head_count" in family.arrays,
+                            more=more)
     kv_heads = reader.integers("attention.head_count_kv", 1 if family.recurrent is None else 0, 1024, count, heads,
-                               several="attention.head_count_kv" in family.arrays)
+                               several="attention.head_count_kv" in family.arrays, more=more)
     if family.recurrent == "delta":
         kv_heads = [0 if kept else heads for kept, heads in zip(_kept(reader, blocks), kv_heads, strict=False)]
     if not any(kv_heads):
@@ -134,12 +137,17 @@ def _layers(reader: HeaderReader, family: Family, kinds: list[Attend], embedding
     always = family.experts is not None and family.experts.always  # then no layer needs to have another width
     default = [reader.integer("expert_feed_forward_length", ROW_MULTIPLE, 1 << 20)] * count if always and (
         family.recurrent == "delta") else None
-    wide = reader.integers("feed_forward_length", ROW_MULTIPLE, 1 << 20, count, default,
-                           several="feed_forward_length" in family.arrays)
+    wide = reader.integers("feed_forward_length", 0 if family.single else ROW_MULTIPLE, 1 << 20, count, default,
+                           several="feed_forward_length" in family.arrays, more=more)
     for index, kind in enumerate(kinds):
         if not kv_heads[index]:
-            yield Layer(0, 0, HEAD_SIZES.start, wide[index], None, 0, _recurrence(reader, family, embedding))
+            network = family.single and wide[index]
+            yield Layer(0, 0, HEAD_SIZES.start, wide[index], None, 0,
+                        None if network else _recurrence(reader, family, embedding))
             continue
+        if family.single and wide[index]:
+            raise UnsupportedError(f"{family.name}.feed_forward_length is {wide[index]} in layer {index}, which "
+                                   "attends; allowed there: 0")
         if kv_heads[index] > heads[index] or heads[index] % kv_heads[index]:
             raise FormatError(f"{family.name}.attention.head_count_kv is {kv_heads[index]}: {heads[index]} query heads "
                               "cannot share that evenly")
@@ -161,6 +169,11 @@ def _recurrence(reader: HeaderReader, family: Family, embedding: int) -> Recurre
     """Read the numbers of a layer that keeps a state."""
     if family.recurrent == "convolution":
         return Convolution(embedding, reader.integer("shortconv.l_cache", 2, 64))
+    return _mamba(reader) if family.recurrent == "mamba" else _delta(reader, family)
+
+
+def _delta(reader: HeaderReader, family: Family) -> Delta:
+    """Read the numbers of a layer with a delta rule. Raises as `_mamba` does."""
     size, keys = reader.integer("ssm.state_size", 32, 256), reader.integer("ssm.group_count", 1, 256)
     heads, width = reader.integer("ssm.time_step_rank", 1, 256), reader.integer("ssm.conv_kernel", 2, 64)
     if size % ROW_MULTIPLE:
@@ -172,6 +185,18 @@ def _recurrence(reader: HeaderReader, family: Family, embedding: int) -> Recurre
         raise UnsupportedError(f"{family.name}.ssm.inner_size is another number than ssm.time_step_rank x "
                                f"ssm.state_size; allowed: {heads * size}")
     return Delta(heads, keys, size, width, family.together)
+
+
+def _mamba(reader: HeaderReader) -> Mamba:
+    """Read the numbers of a layer with Mamba-2. Raises FormatError and UnsupportedError."""
+    heads, groups = reader.integer("ssm.time_step_rank", 1, 1024), reader.integer("ssm.group_count", 1, 256)
+    found = Mamba(reader.integer("ssm.inner_size", 32, 1 << 16), heads, groups,
+                  reader.integer("ssm.state_size", 16, 256), reader.integer("ssm.conv_kernel", 2, 64))
+    for key, value, part in (("inner_size", found.inner, math.lcm(32, 16 * heads)),
+                             ("time_step_rank", heads, groups), ("state_size", found.size, 16)):
+        if value % part:
+            raise UnsupportedError(f"{reader.family}.ssm.{key} is {value}; allowed: a multiple of {part}")
+    return found
 
 
 def _head_size(reader: HeaderReader, kind: Attend, embedding: int, heads: int) -> int:

@@ -16,8 +16,6 @@ LACKING: Mapping[str, str] = MappingProxyType({
     "dbrx": "its queries, keys and values are clamped",
     "grok": "its scores of attention are bent by a cap",
     "apertus": "its activation is xIELU",
-    "arcee": "its activation is a squared ReLU",
-    "nemotron": "its activation is a squared ReLU",
 })
 """By `general.architecture`."""
 

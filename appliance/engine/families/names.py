@@ -34,12 +34,14 @@ EXPERTS = (ROUTER, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN)
 # Of layers with a short convolution in place of attention: matrices before and after it, and its
 # weights, a vector for each column.
 CONVOLUTION_IN, CONVOLUTION, CONVOLUTION_OUT = "shortconv.in_proj", "shortconv.conv", "shortconv.out_proj"
-# Of layers with a delta rule: gates, rates and paces, or both of these in one matrix. Then the
-# weights of the convolution, addends of paces, decays of states, the norm of results, and the last
-# matrix.
+# Of layers with a delta rule: gates, rates and paces, or both of these in one matrix.
 DELTA_GATE, RATE, PACE, BOTH = "attn_gate", "ssm_beta", "ssm_alpha", "ssm_ba"
-STATE_CONVOLUTION, START, DECAY, STATE_NORM, STATE_OUT = "ssm_conv1d", "ssm_dt", "ssm_a", "ssm_norm", "ssm_out"
-VECTORS = frozenset({CONVOLUTION, STATE_CONVOLUTION})  # that have two dimensions in a file
+# Of layers with a delta rule or Mamba-2: the first matrix of Mamba-2, the weights of the
+# convolution, the norm of results, and the last matrix. Of their heads: addends of paces, decays of
+# states, and how much of what they got goes past them.
+STATE_IN, STATE_CONVOLUTION, STATE_NORM, STATE_OUT = "ssm_in", "ssm_conv1d", "ssm_norm", "ssm_out"
+START, DECAY, SKIP = "ssm_dt", "ssm_a", "ssm_d"  # a bias; the others have no ending
+VECTORS = frozenset({CONVOLUTION, STATE_CONVOLUTION, STATE_NORM, DECAY, SKIP})  # that may have two dimensions in a file
 
 ATTENTION_NORM, SECOND_NORM, FEED_FORWARD_NORM = "attn_norm", "attn_norm_2", "ffn_norm"
 RESULT_NORMS = ("post_attention_norm", "post_ffw_norm")  # of what attention and feed-forward network give
@@ -49,5 +51,6 @@ SINKS = "attn_sinks"  # a score for each head
 
 
 def in_layer(index: int, part: str, kind: str = "weight") -> str:
-    """The name of a tensor of layer `index`: `blk.3.attn_q.weight`."""
+    """The name of a tensor of layer `index`: `blk.3.attn_q.weight`. It has no ending where `kind`
+    is empty."""
     return f"blk.{index}.{part}.{kind}" if kind else f"blk.{index}.{part}"

@@ -83,11 +83,15 @@ def keys_of(family: Family) -> tuple[Architecture, set[str]]:
         "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
     if family.experts is not None and family.experts.always:
         said |= {"expert_count": 1, "expert_used_count": 1, "expert_feed_forward_length": 32}
-    if family.recurrent == "convolution":
+    if family.recurrent in ("convolution", "mamba"):
         said |= {"block_count": 2, "attention.head_count_kv": [0, 1], "shortconv.l_cache": 3}
     if family.recurrent == "delta":
-        said |= {"block_count": 2, "full_attention_interval": 2, "ssm.state_size": 32, "ssm.inner_size": 32,
+        said |= {"block_count": 2, "full_attention_interval": 2}
+    if family.recurrent is not None:
+        said |= {"ssm.state_size": 32, "ssm.inner_size": 32, "ssm.time_step_rank": 1, "ssm.group_count": 1,
                  "ssm.conv_kernel": 4}
+    if family.single:
+        said |= {"block_count": 3, "attention.head_count_kv": [0, 1, 0], "feed_forward_length": [0, 0, 32]}
     header = {f"{family.name}.{key}": value for key, value in said.items()}
     reader = HeaderReader(family.name, header)
     return dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent

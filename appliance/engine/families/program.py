@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture, Delta, Mixture
+from appliance.engine.families.architecture import Architecture, Convolution, Delta, Layer, Mamba, Mixture
 from appliance.engine.families.card import Family
 from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
@@ -69,6 +69,15 @@ class DeltaParts:
 
 
 @dataclass(frozen=True, slots=True)
+class MambaParts:
+    """The parts of a layer's Mamba-2, by the names of their tensors: numbers of each head."""
+
+    start: str  # added to a row's pace
+    decay: str
+    skip: str  # what heads read has so much of what they got
+
+
+@dataclass(frozen=True, slots=True)
 class RowOperation:
     """An operation. `source` and `target` are buffers of rows: words of `layouts.step`."""
 
@@ -80,9 +89,11 @@ class RowOperation:
     norm: RowNorm | None = None
     convolution: ConvolutionParts | None = None
     delta: DeltaParts | None = None
+    mamba: MambaParts | None = None
     accumulate: bool = False  # products start from what is in the target
     start: int = 0  # floats from the start of a row of the source
     columns: int = 0  # floats of a row, where no matrix tells
+    parts: int = 1  # that a row is normalised in, each of that many floats
     scale: float = 1.0  # of what is added to residual rows
     final: str | None = None  # tensor of one number that residual rows are multiplied by after that
     attention: AttentionParts | None = None
@@ -112,23 +123,32 @@ class _Layer:
 
     def ops(self) -> Iterator[RowOperation]:
         """Its operations in their order."""
-        recurrence = self.architecture.layer(self.index).recurrence
-        if isinstance(recurrence, Delta):
-            yield from self.correct(recurrence)
-        elif recurrence is not None:
+        layer = self.layer
+        if isinstance(layer.recurrence, Delta):
+            yield from self.correct(layer.recurrence)
+        elif isinstance(layer.recurrence, Mamba):
+            yield from self.scan(layer.recurrence)
+        elif isinstance(layer.recurrence, Convolution):
             yield from self.convolve()
-        else:
+        elif layer.kv_heads:
             yield from self.project()
             if self.card.topology == "parallel":  # the network reads the row before anything is added to it
                 yield from self.expand()
             yield self.attend()
             yield from self.back(names.ATTENTION_OUTPUT, "ATTENDED", names.RESULT_NORMS[0])
+        if not layer.feed_forward:
+            return
         if self.architecture.mixes(self.index):
             yield from self.mix()
             return
         if self.card.topology != "parallel":
             yield from self.expand()
         yield from self.back(names.DOWN, "HIDDEN", names.RESULT_NORMS[1])
+
+    @property
+    def layer(self) -> Layer:
+        """Its numbers."""
+        return self.architecture.layer(self.index)
 
     def name(self, part: str) -> str:
         """The name of a matrix or vector."""
@@ -181,6 +201,20 @@ class _Layer:
                            columns=recurrence.size, delta=parts)
         yield from self.back(names.STATE_OUT, "ATTENDED", names.RESULT_NORMS[0])
 
+    def scan(self, recurrence: Mamba) -> Iterator[RowOperation]:
+        """Mamba-2, in place of attention."""
+        index, inner, groups = self.index, recurrence.inner, recurrence.groups
+        norm = self.norm(names.ATTENTION_NORM)
+        bias = (in_layer(index, names.STATE_CONVOLUTION, "bias") if self.has(names.STATE_CONVOLUTION, "bias") else None)
+        yield RowOperation("multiply", index, "RESIDUAL", "PROJECTED", (self.name(names.STATE_IN),), norm)
+        yield RowOperation("convolve", index, "PROJECTED", "ATTENDED", start=inner, convolution=ConvolutionParts(
+            self.name(names.STATE_CONVOLUTION), bias, activated=True))
+        yield RowOperation("scan", index, "ATTENDED", "ATTENDED", mamba=MambaParts(
+            in_layer(index, names.START, "bias"), in_layer(index, names.DECAY, ""), in_layer(index, names.SKIP, "")))
+        yield RowOperation("normalise", index, "ATTENDED", "ATTENDED", norm=RowNorm("rms", self.name(names.STATE_NORM)),
+                           columns=inner // groups, parts=groups)
+        yield from self.back(names.STATE_OUT, "ATTENDED", names.RESULT_NORMS[0])
+
     @property
     def value_is_key(self) -> bool:
         """Whether keys are also the values."""
@@ -225,8 +259,7 @@ class _Layer:
             mixture.shared > 0, scale if gated else None)
         yield RowOperation("multiply", index, "RESIDUAL", "ROUTED", (self.name(names.ROUTER),), norm)
         if mixture.shared:
-            pair = self.name(names.SHARED_GATE), self.name(names.SHARED_UP)
-            yield RowOperation("expand", index, "RESIDUAL", "HIDDEN", pair, norm, columns=mixture.shared)
+            yield from self.expand_shared(mixture, norm)
             yield RowOperation("multiply", index, "HIDDEN", "PRODUCT", (self.name(names.SHARED_DOWN),))
         if gated:
             yield RowOperation("scale", index, "RESIDUAL", "PRODUCT", norm=norm, experts=parts,
@@ -235,12 +268,22 @@ class _Layer:
         yield RowOperation("combine", index, "MIXED", "RESIDUAL", accumulate=True, columns=self.architecture.embedding,
                            scale=self.architecture.scales.residual, experts=parts)
 
+    def expand_shared(self, mixture: Mixture, norm: RowNorm) -> Iterator[RowOperation]:
+        """The hidden rows of the shared expert."""
+        index, up, width = self.index, self.name(names.SHARED_UP), mixture.shared
+        if self.card.gated:
+            pair = self.name(names.SHARED_GATE), up
+            yield RowOperation("expand", index, "RESIDUAL", "HIDDEN", pair, norm, columns=width)
+            return
+        yield RowOperation("multiply", index, "RESIDUAL", "HIDDEN", (up,), norm)
+        yield RowOperation("activate", index, "HIDDEN", "HIDDEN", columns=width)
+
     def go_through(self, mixture: Mixture, parts: ExpertParts, norm: RowNorm) -> Iterator[RowOperation]:
         """The results of the experts of each row, from the logits of all."""
         index, width = self.index, mixture.width
         yield RowOperation("choose", index, "ROUTED", "ROUTED", experts=parts)
-        if self.has(names.EXPERT_GATE_UP):
-            whole = (self.name(names.EXPERT_GATE_UP),)
+        if self.has(names.EXPERT_GATE_UP) or not self.card.gated:
+            whole = (self.name(names.EXPERT_GATE_UP if self.card.gated else names.EXPERT_UP),)
             yield RowOperation("multiply_chosen", index, "RESIDUAL", "EXPANDED", whole, norm, experts=parts)
             yield RowOperation("activate", index, "EXPANDED", "EXPANDED", columns=width, experts=parts)
         else:

@@ -46,16 +46,18 @@ class HeaderReader:
         return value
 
     def integers(self, key: str, low: int, high: int, count: int, default: Sequence[int] | None = None, *,
-                 several: bool = False) -> list[int]:
-        """An integer for each of `count` layers: one number for all, or an array of them. Without
-        `several` the numbers of an array must be equal: UnsupportedError. FormatError as `integer`.
+                 several: bool = False, more: int = 0) -> list[int]:
+        """An integer for each of `count` layers: one number for all, or an array. An array also has
+        one for each of `more` layers behind those. Without `several` the numbers of an array must
+        be equal: UnsupportedError. FormatError as `integer`.
         """
         value = self._raw(key, None)
         if _is_array(value):
             values = _plain(value)
-            if len(values) != count or not all(type(each) is int and low <= each <= high for each in values):
-                raise FormatError(f"{self.family}.{key} is an array that does not fit; allowed: {count} integers in "
-                                  f"{low}..{high}")
+            if len(values) != count + more or not all(type(each) is int and low <= each <= high for each in values):
+                raise FormatError(f"{self.family}.{key} is an array that does not fit; allowed: {count + more} "
+                                  f"integers in {low}..{high}")
+            values = values[:count]
             if not several and len(set(values)) > 1:
                 raise UnsupportedError(f"{self.family}.{key} differs between layers; allowed: the same number for all "
                                        f"layers of a {self.family} model")

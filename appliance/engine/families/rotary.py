@@ -25,6 +25,7 @@ def ropes(reader: HeaderReader, family: Family, kind: Attend, head_size: int, co
     on = family.switch is None or reader.flag(family.switch, True)
     original = reader.integer("rope.scaling.original_context_length", 1, 1 << 24, context)
     if kind.rotary is None or not on:
+        reader.real("rope.freq_base", 1.0 + 1e-3, 1e12, _BASE)  # says nothing then
         return None
     base = _base(reader, family, kind.rotary)
     if not kind.rotary.scaled:
@@ -49,7 +50,7 @@ def _turned_elements(reader: HeaderReader, family: Family, kind: Attend, head_si
     """Elements of a head that are turned; None for all."""
     key = f"rope.dimension_count{kind.sizes}"
     turned = reader.integer(key, 1, 65_536, head_size)
-    if turned == head_size:
+    if turned == head_size or kind.rotary is None:
         return None
     halves = kind.rotary is not None and kind.rotary.pairs == "halves"
     if family.partial and turned < head_size and turned % 16 == 0 and (turned >= 32 or not halves):

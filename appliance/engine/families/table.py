@@ -11,12 +11,13 @@ from types import MappingProxyType
 from typing import Any
 
 from appliance.engine.families.card import COMMON, SILENT, Attend, Experts, Family, Rotary, but
-from appliance.engine.families.names import EXPERTS, KEY, LAST_NORM, MATRICES, QUERY, VALUE
+from appliance.engine.families.names import ATTENTION_NORM, EXPERTS, KEY, LAST_NORM, MATRICES, QUERY, VALUE
 
 _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 _ALL, _QKV = frozenset(MATRICES), frozenset({QUERY, KEY, VALUE})  # matrices with biases
 _GATE_UP = frozenset({"gate_up"})
 _KV_HEADS, _CONVOLVED = frozenset({"attention.head_count_kv"}), frozenset({"shortconv.l_cache"})
+_WIDTHS = frozenset({"feed_forward_length"})
 _OWN_WIDTH = frozenset({"expert_feed_forward_length"})  # of experts: readers would guess it
 
 # Kinds of layers: how heads are turned, and whether they have a window.
@@ -195,4 +196,30 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            layers=(_HALVES,), sectioned=(_HALVES,), experts=Experts(shared="gated"), **_DELTA),
     Family("qwen3next", "transformers: modeling_qwen3_next.py; llama.cpp: src/models/qwen3next.cpp",
            "Qwen3-Next-80B-A3B", layers=(_HALVES,), together=True, experts=Experts(shared="gated"), **_DELTA),
+    Family("arcee", "llama.cpp: src/models/arcee.cpp; transformers: modeling_arcee.py", "AFM 4.5B",
+           activation="relu2", gated=False, biases=_QKV),
+    # Weights of norms have their 1 in the file.
+    Family("nemotron", "llama.cpp: src/models/nemotron.cpp; transformers: modeling_nemotron.py",
+           "Minitron 4B and 8B, Nemotron-4",
+           norm="layer", norm_bias=True, layers=(_HALVES,), partial=True, activation="relu2", gated=False, biases=_ALL),
+    # Layers without key-value heads have Mamba-2. The file says whether heads are turned.
+    Family("granitehybrid", "transformers: modeling_granitemoehybrid.py; llama.cpp: src/models/granite-hybrid.cpp",
+           "Granite 4 H: 350M, 1B, Micro, Tiny, Small; Bamba",
+           switch="rope.scaling.finetuned", recurrent="mamba", embedding_scale="embedding_scale",
+           query_scale="attention.scale", residual_scale="residual_scale", logit_scale="/logit_scale",
+           arrays=_KV_HEADS, experts=Experts("chosen", always=False, shared="plain"), must=_KV_HEADS,
+           neutral=but("attention.scale"), silent=frozenset()),
+    # A layer has Mamba-2, attention or a network. `time_step_min` of the publisher's configuration
+    # is not in files; neither llama.cpp nor the publisher's kernels take it for a bound.
+    Family("nemotron_h", "transformers: modeling_nemotron_h.py; llama.cpp: src/models/nemotron-h.cpp",
+           "Nemotron-H 4B and 8B, Nemotron Nano 9B v2",
+           layers=(_UNTURNED,), recurrent="mamba", single=True, activation="relu2", gated=False,
+           feed_forward_norm=ATTENTION_NORM, arrays=_KV_HEADS | _WIDTHS, must=_KV_HEADS | _WIDTHS,
+           silent=SILENT | {"attention.layer_norm_epsilon"}),
+    Family("nemotron_h_moe", "transformers: modeling_nemotron_h.py; llama.cpp: src/models/nemotron-h.cpp",
+           "Nemotron 3 Nano 30B-A3B",
+           layers=(_UNTURNED,), recurrent="mamba", single=True, activation="relu2", gated=False,
+           feed_forward_norm=ATTENTION_NORM, arrays=_KV_HEADS | _WIDTHS,
+           experts=Experts("sigmoid", shared="plain", biased=True), predictors="nextn_predict_layers",
+           must=_KV_HEADS | _WIDTHS | _OWN_WIDTH, silent=SILENT | {"attention.layer_norm_epsilon"}),
 )})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture, Convolution, Recurrence
+from appliance.engine.families.architecture import Architecture, Convolution, Mamba, Recurrence
 from appliance.engine.families.card import Family
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.names import in_layer
@@ -47,6 +47,8 @@ def matrix_shapes(architecture: Architecture, index: int, *, fused: bool) -> dic
     """(rows, columns) of each matrix of a layer, by part name. `fused`: queries, keys and values
     are one."""
     card, width, layer = FAMILIES[architecture.family], architecture.embedding, architecture.layer(index)
+    if layer.recurrence is None and not layer.kv_heads:
+        return _network_shapes(architecture, index, card)
     if layer.recurrence is not None:
         return _recurrence_shapes(layer.recurrence, width) | _network_shapes(architecture, index, card)
     queries = layer.query_width * (2 if card.output_gate else 1)
@@ -62,6 +64,8 @@ def _recurrence_shapes(recurrence: Recurrence, width: int) -> dict[str, tuple[in
     if isinstance(recurrence, Convolution):
         return {names.CONVOLUTION_IN: (recurrence.projected, width),
                 names.CONVOLUTION_OUT: (width, recurrence.columns)}
+    if isinstance(recurrence, Mamba):
+        return {names.STATE_IN: (recurrence.projected, width), names.STATE_OUT: (width, recurrence.inner)}
     heads = recurrence.heads
     numbers = {names.BOTH: (2 * heads, width)} if recurrence.together else {
         names.RATE: (heads, width), names.PACE: (heads, width)}
@@ -77,6 +81,11 @@ def _recurrence_vectors(recurrence: Recurrence, index: int) -> Shapes:
         return
     yield in_layer(index, names.STATE_CONVOLUTION), columns
     yield in_layer(index, names.START, "bias"), (recurrence.heads,)
+    if isinstance(recurrence, Mamba):
+        yield in_layer(index, names.DECAY, ""), (recurrence.heads, 1)
+        yield in_layer(index, names.SKIP, ""), (recurrence.heads, 1)
+        yield in_layer(index, names.STATE_NORM), (recurrence.groups, recurrence.inner // recurrence.groups)
+        return
     yield in_layer(index, names.DECAY, ""), (recurrence.heads,)
     yield in_layer(index, names.STATE_NORM), (recurrence.size,)
 
@@ -84,11 +93,14 @@ def _recurrence_vectors(recurrence: Recurrence, index: int) -> Shapes:
 def _network_shapes(a: Architecture, index: int, card: Family) -> dict[str, tuple[int, int]]:
     """(rows, columns) of the matrices of a layer's feed-forward network that every row meets."""
     width, wide, mixture = a.embedding, a.layer(index).feed_forward, a.mixture
+    if not wide:
+        return {}
     router = {} if mixture is None or not a.mixes(index) else {names.ROUTER: (mixture.count, width)}
     if mixture is not None and router and not mixture.beside:
         shared = mixture.shared
-        return router | ({} if not shared else {
-            names.SHARED_GATE: (shared, width), names.SHARED_UP: (shared, width), names.SHARED_DOWN: (width, shared)})
+        gate = {names.SHARED_GATE: (shared, width)} if card.gated else {}
+        return router | ({} if not shared else gate | {
+            names.SHARED_UP: (shared, width), names.SHARED_DOWN: (width, shared)})
     both = "gate_up" in card.fused
     return router | ({names.GATE: (wide, width)} if card.gated and not both else {}) | {
         names.UP: (2 * wide if both else wide, width), names.DOWN: (width, wide)}
@@ -101,7 +113,8 @@ def run_shapes(a: Architecture, index: int, tensors: Container[str]) -> dict[str
     if mixture is None or not a.mixes(index):
         return {}
     count, width, wide = mixture.count, a.embedding, mixture.width
-    first = {names.EXPERT_GATE: (count, wide, width), names.EXPERT_UP: (count, wide, width)}
+    gate = {names.EXPERT_GATE: (count, wide, width)} if FAMILIES[a.family].gated else {}
+    first = gate | {names.EXPERT_UP: (count, wide, width)}
     if in_layer(index, names.EXPERT_GATE_UP) in tensors:
         first = {names.EXPERT_GATE_UP: (count, 2 * wide, width)}
     return first | {names.EXPERT_DOWN: (count, width, wide)}
@@ -152,7 +165,7 @@ def _norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
     card = FAMILIES[a.family]
     if card.topology != "post":
         yield names.ATTENTION_NORM, a.embedding
-    if card.topology in ("serial", "sandwich"):
+    if card.topology in ("serial", "sandwich") and not card.single:
         yield card.feed_forward_norm, a.embedding
     if card.topology in ("sandwich", "post"):
         yield from ((part, a.embedding) for part in names.RESULT_NORMS)
@@ -166,7 +179,7 @@ def _norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
 def _head_norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
     """The norms of queries and keys, and their sizes."""
     card, layer = FAMILIES[a.family], a.layer(index)
-    if card.head_norm is not None and layer.recurrence is None:
+    if card.head_norm is not None and layer.kv_heads:
         whole = card.head_norm == "row"
         yield names.QUERY_NORM, layer.query_width if whole else layer.head_size
         yield names.KEY_NORM, layer.kv_width if whole else layer.head_size
@@ -209,6 +222,9 @@ def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
         if card.second_norm:
             for kind in ("weight", "bias"):
                 yield in_layer(index, names.SECOND_NORM, kind), (a.embedding,)
+        recurrence = a.layer(index).recurrence
+        if isinstance(recurrence, Mamba):
+            yield in_layer(index, names.STATE_CONVOLUTION, "bias"), (recurrence.columns,)
         if card.layer_scale:
             yield in_layer(index, names.LAYER_SCALE), (1,)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture, Delta
+from appliance.engine.families.architecture import Architecture, Delta, Mamba
 from appliance.engine.families.program import output_norm, program
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan, matrices
@@ -23,7 +23,16 @@ from appliance.engine.forward.program_tables import Parts, ProgramTables, order_
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tokens, state_nbytes
 from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
-from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Choice, ExpertRows, Step, Unit, delta_nbytes
+from appliance.kernels.layouts.step import (
+    COUNTER_NBYTES,
+    MAMBA_NBYTES,
+    Bundle,
+    Choice,
+    ExpertRows,
+    Step,
+    Unit,
+    delta_nbytes,
+)
 from appliance.kernels.runtime import boundary
 from appliance.kernels.runtime.boundary import Batch, BatchLimits, Boundary
 from appliance.kernels.runtime.memory import Memory, Words
@@ -122,6 +131,7 @@ def private_sizes(a: Architecture, kinds: Mapping[str, tuple[int, int]]) -> dict
                                              "PRIVATE_CHOICES": Choice.nbytes * a.mixture.used}),
             **({"PRIVATE_DELTA": delta_nbytes(max(sizes))} if sizes else {}),
             "PRIVATE_SCRATCH": SCRATCH_NBYTES,
+            **({"PRIVATE_MAMBA": MAMBA_NBYTES} if any(isinstance(each.recurrence, Mamba) for each in a.every) else {}),
             **{kind: row_nbytes(kind, columns) for kind, (columns, _) in kinds.items()}}
 
 
@@ -200,7 +210,7 @@ class Forward:
         tables.norm(step, Step.offsets["OUTPUT_NORM"], output_norm(plan, FAMILIES[a.family]), a.embedding)
         places = tables.places() if FAMILIES[a.family].places else 0
         for words in (tables.ops, tables.weights, tables.attention, tables.experts, tables.convolutions,
-                      tables.deltas):
+                      tables.deltas, tables.mambas):
             self._pool.keep(words.memory)
         step.put(Step, {"PROGRAM": tables.ops.address, "OP_COUNT": len(self._ops), "EPSILON": a.epsilon,
                         "EMBEDDING_SCALE": a.scales.embedding, "PLACES": places, "PLACES_STRIDE": 4 * a.embedding,

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.families import names
-from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Delta, Layer, Rope
+from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Delta, Layer, Mamba, Rope
 from appliance.engine.families.program import (
     AttentionParts,
     ConvolutionParts,
     DeltaParts,
     ExpertParts,
+    MambaParts,
     RowNorm,
     RowOperation,
 )
@@ -37,7 +38,7 @@ from appliance.secure import locked
 
 _LINE = 64
 _NORMS = {"rms": step.RMS_NORM, "layer": step.LAYER_NORM}
-_ACTIVATIONS = {"silu": step.SILU, "gelu": step.GELU, "swiglu_oai": step.SWIGLU_OAI}
+_ACTIVATIONS = {"silu": step.SILU, "gelu": step.GELU, "swiglu_oai": step.SWIGLU_OAI, "relu2": step.RELU2}
 
 Rows = Mapping[str, tuple[int, int]]  # buffer -> address, bytes between rows
 
@@ -75,7 +76,8 @@ class ProgramTables:
         self.attention = Words(Attention.nbytes * architecture.layers)
         self.experts = Words(step.ExpertLayer.nbytes * architecture.layers)
         self.convolutions = Words(step.ConvolutionLayer.nbytes * architecture.layers)
-        self.deltas = Words(step.DeltaLayer.nbytes * architecture.layers)
+        self.deltas, self.mambas = (Words(table.nbytes * architecture.layers)
+                                    for table in (step.DeltaLayer, step.MambaLayer))
         self._turns: dict[Rope, int] = {}
 
     # --- vectors ----------------------------------------------------------------------------------
@@ -85,7 +87,7 @@ class ProgramTables:
         boundary.check_vector(name, vector, size)
         memory = self._keep(4 * size)
         kept = memory.view(np.float32, count=size)
-        kept[:] = vector
+        kept[:] = vector.reshape(-1)
         kept *= np.float32(factor)  # in place: a product of its own would lie in memory that nobody wipes
         return memory.address
 
@@ -177,19 +179,18 @@ class ProgramTables:
                             bias if bias in self._plan.biases else None)
             self.ops.put(step.Op, self._words(op, rows) | {
                 "WEIGHTS": self.weights.address + Weight.nbytes * first, "COUNT": len(op.weights)}, base)
-            self.norm(self.ops, base + step.Op.offsets["NORM"], op.norm, op.columns if not op.weights else
+            self.norm(self.ops, base + step.Op.offsets["NORM"], op.norm, op.columns * op.parts if not op.weights else
                       self._parts.source.weight(op.weights[0]).columns)
             first += len(op.weights)
             if op.attention is not None:
                 self._attend(op.layer, op.attention)
                 self.ops.put(step.Op, {"ATTENTION": self.attention.address + Attention.nbytes * op.layer}, base)
             if op.convolution is not None:
-                self._convolve(op.layer, op.convolution)
-                self.ops.put(step.Op, {"CONVOLUTION": self.convolutions.address
-                                       + step.ConvolutionLayer.nbytes * op.layer}, base)
+                self.ops.put(step.Op, {"CONVOLUTION": self._convolve(op.layer, op.convolution)}, base)
             if op.delta is not None:
-                self._correct(op.layer, op.delta)
-                self.ops.put(step.Op, {"DELTA": self.deltas.address + step.DeltaLayer.nbytes * op.layer}, base)
+                self.ops.put(step.Op, {"DELTA": self._correct(op.layer, op.delta)}, base)
+            if op.mamba is not None:
+                self.ops.put(step.Op, {"MAMBA": self._scan(op.layer, op.mamba)}, base)
             if op.experts is not None:
                 self.ops.put(step.Op, {"EXPERTS": self.experts.address + step.ExpertLayer.nbytes * op.layer}, base)
                 if op.kind == "choose":
@@ -200,8 +201,8 @@ class ProgramTables:
         (x, x_stride), (y, y_stride) = rows[op.source], rows[op.target]
         final = 1.0 if op.final is None else float(self._parts.source.vector(op.final)[0])
         return {"KIND": step.KINDS.index(op.kind), "X": x + 4 * op.start, "X_STRIDE": x_stride, "Y": y,
-                "Y_STRIDE": y_stride, "ACCUMULATE": int(op.accumulate), "COLUMNS": op.columns, "SCALE": op.scale,
-                "FINAL": final, "ACTIVATION": _ACTIVATIONS[self._card.activation],
+                "Y_STRIDE": y_stride, "ACCUMULATE": int(op.accumulate), "COLUMNS": op.columns, "PARTS": op.parts,
+                "SCALE": op.scale, "FINAL": final, "ACTIVATION": _ACTIVATIONS[self._card.activation],
                 "UP": 4 * op.columns if self._card.gated else 0}
 
     def _attend(self, index: int, attention: AttentionParts) -> None:
@@ -219,10 +220,10 @@ class ProgramTables:
                            ("VALUE_NORM", attention.value_norm)):
             self.norm(words, base + Attention.offsets[word], norm, layer.head_size)
 
-    def _convolve(self, index: int, parts: ConvolutionParts) -> None:
-        """Fill the table ConvolutionLayer of a layer. Each row of its weights is for one row that a
-        row sees."""
-        recurrence = self._architecture.layer(index).recurrence
+    def _convolve(self, index: int, parts: ConvolutionParts) -> int:
+        """Fill the table ConvolutionLayer of a layer; its address. Each row of its weights is for
+        one row that a row sees."""
+        recurrence, offset = self._architecture.layer(index).recurrence, step.ConvolutionLayer.nbytes * index
         if recurrence is not None:
             columns, width = recurrence.columns, recurrence.width
             weights, count = self._parts.source.vector(parts.weight).reshape(-1), columns * width
@@ -232,22 +233,26 @@ class ProgramTables:
             self.convolutions.put(step.ConvolutionLayer, {
                 "COLUMNS": columns, "WIDTH": width, "WEIGHTS": memory.address, "PLACE": self._states[index],
                 "BIAS": 0 if parts.bias is None else self.vector(parts.bias, columns),
-                "GATED": int(parts.gated), "ACTIVATED": int(parts.activated),
-            }, step.ConvolutionLayer.nbytes * index)
+                "GATED": int(parts.gated), "ACTIVATED": int(parts.activated)}, offset)
+        return self.convolutions.address + offset
 
-    def _correct(self, index: int, parts: DeltaParts) -> None:
-        """Fill the table DeltaLayer of a layer."""
-        recurrence = self._architecture.layer(index).recurrence
+    def _correct(self, index: int, parts: DeltaParts) -> int:
+        """Fill the table DeltaLayer of a layer; its address."""
+        recurrence, offset = self._architecture.layer(index).recurrence, step.DeltaLayer.nbytes * index
         if isinstance(recurrence, Delta):
-            heads, keys, behind = recurrence.heads, recurrence.key_heads, recurrence.columns + recurrence.result
-            together = heads // keys if recurrence.together else heads
-            self.deltas.put(step.DeltaLayer, {
-                "HEADS": heads, "KEY_HEADS": keys, "SIZE": recurrence.size, "TOGETHER": together,
-                "QUERY_SCALE": recurrence.size**-0.5, "GATE": 4 * recurrence.columns, "RATE": 4 * behind,
-                "PACE": 4 * (together if recurrence.together else padded_rows(heads)),
-                "START": self.vector(parts.start, heads), "DECAY": self.vector(parts.decay, heads),
-                "PLACE": self._states[index] + 4 * (recurrence.width - 1) * recurrence.columns,
-            }, step.DeltaLayer.nbytes * index)
+            self.deltas.put(step.DeltaLayer, _delta_words(recurrence, self._states[index]) | {
+                word: self.vector(name, recurrence.heads)
+                for word, name in (("START", parts.start), ("DECAY", parts.decay))}, offset)
+        return self.deltas.address + offset
+
+    def _scan(self, index: int, parts: MambaParts) -> int:
+        """Fill the table MambaLayer of a layer; its address."""
+        recurrence, offset = self._architecture.layer(index).recurrence, step.MambaLayer.nbytes * index
+        if isinstance(recurrence, Mamba):
+            vectors = {"START": parts.start, "DECAY": parts.decay, "SKIP": parts.skip}
+            self.mambas.put(step.MambaLayer, _mamba_words(recurrence, self._states[index]) | {
+                word: self.vector(name, recurrence.heads) for word, name in vectors.items()}, offset)
+        return self.mambas.address + offset
 
     def _mix(self, index: int, parts: ExpertParts) -> None:
         """Fill the table ExpertLayer of a layer."""
@@ -305,3 +310,21 @@ class ProgramTables:
         if not (factors >= LEAST_FACTOR).all():
             raise EngineError(f"{name} has values below {LEAST_FACTOR}")
         return factors
+
+
+def _delta_words(recurrence: Delta, place: int) -> dict[str, int | float]:
+    """The words of a table DeltaLayer that no vector tells. `place`: of the layer in a state."""
+    heads, keys, behind = recurrence.heads, recurrence.key_heads, recurrence.columns + recurrence.result
+    together = heads // keys if recurrence.together else heads
+    return {"HEADS": heads, "KEY_HEADS": keys, "SIZE": recurrence.size, "TOGETHER": together,
+            "QUERY_SCALE": recurrence.size**-0.5, "GATE": 4 * recurrence.columns, "RATE": 4 * behind,
+            "PACE": 4 * (together if recurrence.together else padded_rows(heads)),
+            "PLACE": place + 4 * (recurrence.width - 1) * recurrence.columns}
+
+
+def _mamba_words(recurrence: Mamba, place: int) -> dict[str, int | float]:
+    """The words of a table MambaLayer that no vector tells. `place`: of the layer in a state."""
+    heads, size, inner = recurrence.heads, recurrence.size, recurrence.inner
+    return {"HEADS": heads, "HEAD_SIZE": inner // heads, "SIZE": size, "SHARED": heads // recurrence.groups,
+            "KEY": 4 * inner, "QUERY": 4 * size * recurrence.groups, "PACE": 4 * (inner + recurrence.columns),
+            "PLACE": place + 4 * (recurrence.width - 1) * recurrence.columns}

@@ -94,6 +94,23 @@ class DeltaLayer(Table):
     PLACE: int  # bytes from the start of a slot's state to this layer's matrices
 
 
+class MambaLayer(Table):
+    """Mamba-2 of one layer. A row at X has what each head gets, then a key of each group, and then
+    a query of each. A row of PROJECTED begins with a gate for each float of the heads."""
+
+    HEADS: int
+    HEAD_SIZE: int  # floats of a head
+    SIZE: int  # floats of a key
+    SHARED: int  # heads that share a key and a query
+    KEY: int  # bytes from the start of a row at X to its keys
+    QUERY: int  # bytes from a key to its query
+    PACE: int  # bytes from the start of a row of PROJECTED to a number for each head
+    START: int  # address of a float32 for each head, added to that
+    DECAY: int  # address of a float32 for each head, below zero
+    SKIP: int  # address of a float32 for each head: what it reads has so much of what it got
+    PLACE: int  # bytes from the start of a slot's state to this layer's: of each head, by 16 columns
+
+
 class ExpertLayer(Table):
     """The experts of one layer."""
 
@@ -137,14 +154,16 @@ class Op(Table):
     Y_STRIDE: int
     ACCUMULATE: int  # 1 to add products to what is there
     COLUMNS: int  # floats of a row at X, where no matrix tells
+    PARTS: int  # that a row is normalised in, each of COLUMNS floats
     SCALE: float  # of what is added to the residual rows
     FINAL: float  # of the residual rows after that
-    ACTIVATION: int  # SILU, GELU or SWIGLU_OAI
+    ACTIVATION: int  # SILU, GELU, SWIGLU_OAI or RELU2
     UP: int  # bytes from gate to up within a row; 0: the network has no gate
     ATTENTION: At[Attention]
     EXPERTS: At[ExpertLayer]
     CONVOLUTION: At[ConvolutionLayer]
     DELTA: At[DeltaLayer]
+    MAMBA: At[MambaLayer]
     WEIGHTS: At[Weight]  # matrices, one after the other
     COUNT: int  # how many
 
@@ -235,6 +254,7 @@ class Step(Table):
     PRIVATE_CHOICES: int  # of a single row
     PRIVATE_DELTA: int  # rows of a head, shaped, and what its state says about one
     PRIVATE_SCRATCH: int
+    PRIVATE_MAMBA: int  # numbers of some rows, and what a head reads for them
     # Attention by spans.
     PARTS: int  # address of states
     COUNTERS: int  # spans done of a bundle and key-value head: an int32 in a line of its own, zero between passes
@@ -263,15 +283,15 @@ class Step(Table):
 
 
 KINDS = ("multiply", "attend", "expand", "activate", "add", "normalise",
-         "scale", "choose", "expand_chosen", "multiply_chosen", "combine", "convolve", "correct")
+         "scale", "choose", "expand_chosen", "multiply_chosen", "combine", "convolve", "correct", "scan")
 (MULTIPLY, ATTEND, EXPAND, ACTIVATE, ADD, NORMALISE,
- SCALE, CHOOSE, EXPAND_CHOSEN, MULTIPLY_CHOSEN, COMBINE, CONVOLVE, CORRECT) = range(len(KINDS))
+ SCALE, CHOOSE, EXPAND_CHOSEN, MULTIPLY_CHOSEN, COMBINE, CONVOLVE, CORRECT, SCAN) = range(len(KINDS))
 RMS_NORM, LAYER_NORM = 1, 2
-SILU, GELU, SWIGLU_OAI = 0, 1, 2
+SILU, GELU, SWIGLU_OAI, RELU2 = 0, 1, 2, 3
 SCORES = ("softmax", "sigmoid", "chosen")
 SOFTMAX, SIGMOID, CHOSEN = range(len(SCORES))
 
-COUNTER_NBYTES = 64
+COUNTER_NBYTES, MAMBA_NBYTES = 64, 384
 DELTA_ROWS = 16
 """Rows of a head that are shaped before its state goes through them."""
 

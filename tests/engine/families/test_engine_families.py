@@ -184,9 +184,10 @@ def test_any_header(family: str, data: st.DataObject) -> None:
     except (FormatError, UnsupportedError):
         return
     for layer in found.every:
-        if layer.recurrence is not None:
-            assert 0 == layer.heads == layer.kv_heads
-            assert 0 < layer.recurrence.state_floats < 1 << 25
+        if not layer.kv_heads:
+            assert 0 == layer.heads == layer.feed_forward % 32
+            assert (layer.recurrence is None) == (FAMILIES[family].single and layer.feed_forward > 0)
+            assert layer.recurrence is None or 0 < layer.recurrence.state_floats < 1 << 25
             continue
         assert 0 < layer.kv_heads <= layer.heads
         assert layer.heads % layer.kv_heads == 0

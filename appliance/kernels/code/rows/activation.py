@@ -5,7 +5,7 @@ from __future__ import annotations
 from appliance.kernels.compiler.emit import F32, I32, Code, Val
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.vector import f32x16, load_f32, operation, splat_f32, store_f32
-from appliance.kernels.layouts.step import SILU, SWIGLU_OAI
+from appliance.kernels.layouts.step import RELU2, SILU, SWIGLU_OAI
 
 LOG2E = 1.4426950408889634
 OAI_SLOPE, OAI_LIMIT = -2.4554669595930156, 7.0  # the first is -1.702 log2(e)
@@ -92,6 +92,13 @@ def swiglu_oai(gate: int, up: int, count: int) -> None:
         store_f32(gate + 64 * i, gated_oai(load_f32(gate + 64 * i), load_f32(up + 64 * i)))
 
 
+@operation(f32x16, f32x16)
+def squared(code: Code, x: Val) -> Val:
+    """x² where x is above 0, else 0. NaN stays NaN."""
+    x = code.larger(x.like(0.0), x)
+    return x * x
+
+
 @device
 def activate(kind: int, gate: int, up: int, count: int) -> None:
     """gate[i] = activation(gate[i]) * up[i] for `count` floats, a multiple of 16; without the
@@ -109,7 +116,7 @@ def activate_others(kind: int, gate: int, up: int, count: int) -> None:
     """As `activate`, for everything but SwiGLU."""
     for i in range(count // 16):
         x = load_f32(gate + 64 * i)
-        x = silu(x) if kind == SILU else gelu(x)
+        x = silu(x) if kind == SILU else squared(x) if kind == RELU2 else gelu(x)
         store_f32(gate + 64 * i, x if up == 0 else x * load_f32(up + 64 * i))
 
 

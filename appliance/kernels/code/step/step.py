@@ -10,7 +10,7 @@ the operations stand above them.
 from __future__ import annotations
 
 from appliance.kernels.code.rows.activation import activate, add_vector, finish_vector
-from appliance.kernels.code.rows.norm import normalise
+from appliance.kernels.code.rows.norm import normalise, rms_norm
 from appliance.kernels.code.step.attention import attend_rows, private
 from appliance.kernels.code.step.convolution import convolve_rows
 from appliance.kernels.code.step.delta import correct_rows
@@ -23,6 +23,7 @@ from appliance.kernels.code.step.experts import (
     scale_rows,
 )
 from appliance.kernels.code.step.lockstep import claim, finish
+from appliance.kernels.code.step.mamba import scan_rows
 from appliance.kernels.code.step.matrix import (
     Job,
     Matrices,
@@ -197,13 +198,18 @@ def add_rows(step: Step, op: Op, rows: int, thread: int) -> None:
 
 @device(inline=False)
 def normalise_rows(step: Step, op: Op, rows: int, thread: int) -> None:
-    """A phase: normalise rows where they are."""
-    team = step.TEAM
+    """A phase: normalise rows where they are, or each of several parts of a row (by RMS)."""
+    team, size = step.TEAM, op.COLUMNS
     first, last = claim(team, thread, rows, 1)
     while first < last:
         for row in range(first, last):
             x = op.X + row * op.X_STRIDE
-            normalise(x, op.NORM, x, op.COLUMNS, step.EPSILON)
+            if op.PARTS == 1:
+                normalise(x, op.NORM, x, size, step.EPSILON)
+            else:
+                for part in range(op.PARTS):
+                    at = 4 * size * part
+                    rms_norm(x + at, op.NORM.WEIGHT + at, x + at, size, step.EPSILON)
         first, last = claim(team, thread, rows, 1)
     finish(team, thread, rows)
 
@@ -270,8 +276,10 @@ def run(step: Step, op: Op, rows: int, thread: int) -> None:
         run_experts(step, op, rows, thread)
     elif kind == CORRECT:
         correct_rows(step, op, thread)
-    else:
+    elif kind == CONVOLVE:
         convolve_rows(step, op, thread)
+    else:
+        scan_rows(step, op, thread)
 
 
 @kernel("step", "void(i8,i8,i8)")
