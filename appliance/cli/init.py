@@ -18,6 +18,11 @@ from appliance.starter.folder import Made
 _DEMO = Path("build/models/SmolLM2-135M-Instruct.Q4_1.gguf")  # where `make demo` puts it
 
 
+def _address(text: str) -> str:
+    host, port = numbers.address(1, choices.BROKER)(text)
+    return f"{host}:{port}"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("folder", metavar="DIR", type=Path, help="the folder to make")
@@ -36,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help=f"who gets an API key, and its role: {', '.join(choices.ROLES)}; may be repeated "
                         "(default: first, and operations=admin)")
     parser.add_argument("--name", help="the name of the deployment (default: that of DIR)")
-    parser.add_argument("--broker", metavar="HOST:PORT", default=choices.BROKER,
+    parser.add_argument("--broker", metavar="HOST:PORT", type=_address, default=choices.BROKER,
                         help="where the appliance finds the key broker (default: %(default)s, which is this machine "
                         "for a guest of QEMU)")
     parser.add_argument("--port", metavar="PORT", type=numbers.whole(1, 65535), default=8080,

@@ -22,6 +22,7 @@ SEAL = ["model", "tpm-seal", "FILE", "--key", "KEY"]
 CONNECT = ["connect", "http://127.0.0.1:1", "--policy", "FILE"]
 OPTIONS = [  # words, option, what is allowed, the nearest values that are not
     (["schema"], "--version", "1 to 2", ["0", "3"]),
+    (["init", "DIR"], "--port", "1 to 65535", ["0", "65536"]),
     (["plan-memory", "FILE"], "--memory", "1 to 16777216", ["0", "16777217"]),
     (["serve", "FILE"], "--listen-port", "0 to 65535", ["65536"]),
     (["infer", "FILE", "--prompt", "x"], "--max-tokens", "1 to 2147483648", ["0", "2147483649"]),

@@ -73,7 +73,7 @@ def _software_tpm(folder: Path) -> Iterator[Path]:
     """A fresh swtpm that outlives its user; yields its control socket."""
     tool, control = shutil.which("swtpm"), folder / "control"
     if tool is None:
-        raise ImageError("swtpm is not installed", hint="install swtpm", code="tool-missing")
+        raise ImageError("swtpm is not installed", hint="apt-get install swtpm", code="tool-missing")
     process = subprocess.Popen(  # noqa: S603
         [tool, "socket", "--tpm2", "--tpmstate", f"dir={folder}", "--ctrl", f"type=unixio,path={control}", "--flags",
          "startup-clear"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -100,7 +100,7 @@ def machine(options: Options) -> Iterator[list[str]]:
     document = manifest.read(options.image)
     qemu = shutil.which(_QEMU)
     if qemu is None:
-        raise ImageError(f"{_QEMU} is not installed", hint="install qemu-system-x86", code="tool-missing")
+        raise ImageError(f"{_QEMU} is not installed", hint="apt-get install qemu-system-x86", code="tool-missing")
     if options.vsock is not None and not _VHOST_VSOCK.exists():
         raise ImageError(f"{_VHOST_VSOCK} is not there", hint="modprobe vhost_vsock, on the machine that runs guests",
                          code="tool-missing")
@@ -181,7 +181,7 @@ def _variables(scratch: Path) -> Path:
     """Return a fresh store of firmware variables."""
     if not all(path.is_file() for path in FIRMWARE):
         raise ImageError(f"{FIRMWARE[0]} is not there", code="tool-missing",
-                         hint="install ovmf, or boot without firmware: --direct")
+                         hint="apt-get install ovmf, or boot without firmware: --direct")
     return Path(shutil.copy(FIRMWARE[1], scratch / "variables.fd"))
 
 
@@ -222,7 +222,7 @@ def pack_models(folder: Path, disk: Path) -> None:
     """A folder's files as an erofs disk, uncompressed. Raises ImageError if it cannot be made."""
     tool = shutil.which("mkfs.erofs")
     if tool is None:
-        raise ImageError("mkfs.erofs is not installed", hint="install erofs-utils", code="tool-missing")
+        raise ImageError("mkfs.erofs is not installed", hint="apt-get install erofs-utils", code="tool-missing")
     done = subprocess.run([tool, "-T0", "-x-1", "--all-root", str(disk), str(folder)], capture_output=True, text=True,  # noqa: S603
                           check=False)
     if done.returncode != 0:

@@ -75,7 +75,7 @@ def make(folder: Path) -> None:
     """Make a TPM and its authority in a folder, unless they are there. Raises ImageError."""
     for tool in ("swtpm", "swtpm_setup"):
         if shutil.which(tool) is None:
-            raise ImageError(f"{tool} is not installed", hint="install swtpm and swtpm-tools", code="tool-missing")
+            raise ImageError(f"{tool} is not installed", hint="apt-get install swtpm swtpm-tools", code="tool-missing")
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "tpm2-00.permall").is_file():
         _manufacture(folder)
