@@ -20,6 +20,7 @@ KUBEVIRT = ["image", "kubevirt", "FILE", "--container", "NAME"]
 RECORD = ["image", "record", "--machine", "m", "-o", "OUT"]
 SEAL = ["model", "tpm-seal", "FILE", "--key", "KEY"]
 CONNECT = ["connect", "http://127.0.0.1:1", "--policy", "FILE"]
+WATCH, TOP, CONSOLE = ([verb, *CONNECT[1:]] for verb in ("watch", "top", "console"))
 OPTIONS = [  # words, option, what is allowed, the nearest values that are not
     (["schema"], "--version", "1 to 2", ["0", "3"]),
     (["init", "DIR"], "--port", "1 to 65535", ["0", "65536"]),
@@ -51,6 +52,8 @@ OPTIONS = [  # words, option, what is allowed, the nearest values that are not
 ]
 DECIMAL = [
     (CONNECT, "--life", "0 to 31536000", ["-1", "31536001", "1e400", "-0.5", ".", "e5", "1e"]),
+    (WATCH, "--every", "1 to 86400", ["0", "86401", "1e400"]), (TOP, "--every", "1 to 3600", ["0.9", "3601"]),
+    (CONSOLE, "--every", "2 to 3600", ["1", "3601"]),
     (["collateral", "fetch", "FILE", "-o", "DIR"], "--timeout", "0 to 31536000", ["-1", "31536001", "1e400"]),
     (["image", "boot", "DIR"], "--seconds", "0 to 31536000", ["-1", "31536001", "1e400"]),
     (["infer", "FILE", "--prompt", "x"], "--temperature", "0 to 100", ["-1", "100.1", "1e400"]),
@@ -59,6 +62,8 @@ OTHERS = [
     (["image", "predict", "DIR"], "--guest-policy", "64 bits", ["-1", "0o7", "007", "0x10000000000000000", HUGE]),
     (CONNECT, "--listen", "0 to 65535", ["127.0.0.1", ":80", "127.0.0.1:", "127.0.0.1:٣", "127.0.0.1:65536",
                                          f"127.0.0.1:{HUGE}", "127.0.0.1:-1", "127.0.0.1:+1"]),
+    (WATCH, "--listen", "0 to 65535", ["127.0.0.1", "127.0.0.1:65536", f"127.0.0.1:{HUGE}"]),
+    (CONSOLE, "--listen", "0 to 65535", ["127.0.0.1", "127.0.0.1:65536", f"127.0.0.1:{HUGE}"]),
     (["image", "boot", "DIR"], "--broker", "1 to 65535", ["127.0.0.1", "127.0.0.1:0", f"127.0.0.1:{HUGE}"]),
 ]
 CASES = [(words, option, allowed, [*(() if "," in nearest[-1] else WHOLE), *nearest])
