@@ -65,7 +65,7 @@ class CandidateSearch:
         return int(open_at[0]) if len(open_at) else len(text)
 
     def _begins(self, text: str, start: int) -> bool:
-        """Whether a candidate may begin from a place on, but for one whose first word goes on."""
+        """Whether one of the words stands there with which candidates begin, from a place on."""
         if not self.heads:
             return True
         low = text[start:].lower()

@@ -152,8 +152,8 @@ def outcomes(policy: Policy) -> Breaches:
                      "ended", "add cadence, first_token and total to timing_padding, and size_padding to privacy, or "
                      'write outcomes = "named"')
     if policy.audit.receipts and policy.audit.receipt_position == "now":
-        yield Breach(place, 'outcomes = "hidden" with receipt_position = "now": an answer with a receipt would be '
-                     "told by a checkpoint of its moment", 'write receipt_position = "later"')
+        yield Breach(place, 'outcomes = "hidden" with receipt_position = "now": a checkpoint of its moment '
+                     "would show an answer with a receipt", 'write receipt_position = "later"')
 
 
 def redaction(policy: Policy) -> Breaches:

@@ -67,8 +67,8 @@ def _first(text: str, word: str) -> int:
 
 def following(text: str) -> tuple[str, bool]:
     """Return the part of the text after a candidate that may speak of it, and whether more text
-    cannot change that. The end of a sentence, or of a part of it, ends it. What stands before a
-    number, or before the value that a sign gives a name, speaks of that."""
+    cannot change that. The end of a sentence, or of a part of it, ends it. Words before a number,
+    or before the value that a sign gives a name, speak of that one."""
     if text.startswith(_GOES_ON):
         return "", True
     for place, character in enumerate(text):

@@ -211,7 +211,8 @@ class Audit(Block):
     outcomes: Annotated[Literal["named", "hidden"], Pick(("named", "hidden"))] = Field(
         default="named", since=Since(2, "named"), enforced_by="service/answering/recording", description="Whether the "
         "log and receipts name how a request for text ended. `hidden`: refused, answered, by a tool, to a schema, or "
-        "cut at its length, its record has one form and size, and its receipt names no end. What is left out is for "
-        "`privacy.auditor_key`. It needs a `cadence` with `first_token`, `total` and `size_padding`.")
+        "cut at its length, its record has one form and size, and its receipt names no end. The holder of "
+        "`privacy.auditor_key` can read how it ended. It needs a `cadence` with `first_token`, `total` and "
+        "`size_padding`.")
     witnesses: tuple[Witness, ...] = Field(alias="witness", default=(), description="Who signs checkpoints.")
     timestamp_authority: TimestampAuthority | None = Field(default=None, description="Who dates checkpoints.")

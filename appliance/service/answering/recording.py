@@ -161,8 +161,7 @@ def _ended(service: Wiring, exchange: Exchange) -> dict[str, object]:
 
 
 def _outcome(service: Wiring, exchange: Exchange) -> str | None:
-    """What the record leaves out, which the policy's auditor alone reads; None where it names none.
-    """
+    """Return how the request ended, which the policy's auditor alone reads; None without one."""
     key, entry, course = service.policy.privacy.auditor_key, exchange.entry, exchange.course
     if key is None or exchange.caller is None:
         return None
