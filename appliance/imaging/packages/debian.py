@@ -42,7 +42,8 @@ def verify(signed: bytes, signers: tuple[str, ...], name: str, keyring: Path = K
     ImageError.
     """
     if shutil.which("gpgv") is None:
-        raise ImageError("gpgv is not installed", hint="apt-get install gpgv debian-archive-keyring", code="tool-missing")
+        raise ImageError("gpgv is not installed", hint="apt-get install gpgv debian-archive-keyring",
+                         code="tool-missing")
     with tempfile.TemporaryDirectory() as folder:
         source, text = Path(folder, "InRelease"), Path(folder, "Release")
         source.write_bytes(signed)
