@@ -12,9 +12,9 @@ from typing import NoReturn
 
 from appliance.boot.planning import inspection
 from appliance.cli import numbers
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import check_tensors
 from appliance.errors import ApplianceError
+from appliance.families.header import architecture_of
+from appliance.families.tensors import check_tensors
 from benchmarks import models
 from benchmarks.process import Refused
 

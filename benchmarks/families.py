@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from appliance.cli import numbers
-from appliance.engine.families.tensors import is_vector
+from appliance.families.tensors import is_vector
 from benchmarks import peer as peers
 from benchmarks.models import Type, blocks
 from benchmarks.own_server import Own

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from appliance.boot.planning.footprint import known_roles
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.packing import Packing
+from appliance.families.header import architecture_of
+from appliance.families.tensors import check_tensors
 from appliance.kernels.runtime import table
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.sources.resident import open_resident

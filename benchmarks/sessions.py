@@ -85,7 +85,7 @@ def once(model: Path, disk: Path | None, tokens: int, kind: str, seed: int) -> d
 
 def page_nbytes_of(source: object, kind: str) -> int:
     """Bytes of a page of a model."""
-    from appliance.engine.families.header import architecture_of
+    from appliance.families.header import architecture_of
     return page_nbytes(architecture_of(source.metadata), kind)  # type: ignore[attr-defined]
 
 

@@ -371,7 +371,7 @@ def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array],
 
 
 # --- 5. The model ---------------------------------------------------------------------------------
-# The traits in which families differ from llama, from their cards (`appliance/engine/families`).
+# The traits in which families differ from llama, from their cards (`appliance/families`).
 # Each kind of layer says how heads are turned (pairs, keys of the base, whether scaled), whether it
 # has a window, and the ending of the keys of its head size.
 # cards: begin

@@ -17,11 +17,11 @@ from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families.extension import Extension
-from appliance.engine.families.tensors import roles_of
 from appliance.engine.forward.packing import Packing
 from appliance.engine.recheck import recheck
 from appliance.errors import EngineError, NoteError
+from appliance.families.extension import Extension
+from appliance.families.tensors import roles_of
 from appliance.kernels.runtime import table as kernel_table
 from appliance.keys.providers import FileKey
 from appliance.models.catalogue import ModelFile

@@ -23,9 +23,9 @@ from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.seeds import seed_of
-from appliance.engine.families.extension import Extension
 from appliance.engine.forward.forward import attention_names
 from appliance.errors import CapacityError, EngineError, ModelError, PolicyError, TemplateError
+from appliance.families.extension import Extension
 from appliance.kernels.layouts.shapes import SHAPES
 from appliance.kernels.runtime import table as kernel_table
 from appliance.keys import policy_keys

@@ -20,10 +20,6 @@ from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.extension import Extension, extended_metadata
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
 from appliance.engine.forward.persistence import ARITHMETIC, Shelf, ShelfPages
@@ -31,6 +27,10 @@ from appliance.engine.forward.prefixes import Prefixes
 from appliance.engine.forward.seats import Seats, dummy_seats
 from appliance.engine.forward.states import division, state_nbytes
 from appliance.errors import EngineError, UnsupportedError
+from appliance.families.architecture import Architecture
+from appliance.families.extension import Extension, extended_metadata
+from appliance.families.header import architecture_of
+from appliance.families.tensors import check_tensors
 from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime import table
 from appliance.kernels.runtime.threads import Pool

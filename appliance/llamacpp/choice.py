@@ -6,8 +6,8 @@ How our engine keeps the weights, resident or streamed, is `budget`'s to say.
 
 from __future__ import annotations
 
-from appliance.engine.families.header import architecture_of
 from appliance.errors import ApplianceError, UnsupportedError
+from appliance.families.header import architecture_of
 from appliance.llamacpp import engine
 from appliance.models.catalogue import ModelFile
 from appliance.models.file import gguf_kind

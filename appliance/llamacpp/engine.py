@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.engine import Engine, EngineParts
-from appliance.engine.families.architecture import CONTEXT_CAP, Architecture
 from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache, pages_of
 from appliance.errors import EngineError, FormatError, ModelError
+from appliance.families.architecture import CONTEXT_CAP, Architecture
 from appliance.kernels.runtime import quota, table
 from appliance.kernels.runtime.boundary import BatchLimits, Boundary
 from appliance.kernels.runtime.threads import Pool

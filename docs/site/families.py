@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from appliance.engine.families.card import Attend, Experts, Family
-from appliance.engine.families.table import FAMILIES
+from appliance.families.card import Attend, Experts, Family
+from appliance.families.table import FAMILIES
 
 PLAIN = Path(__file__).parents[2] / "examples/plain_engine.py"
 _MARKS = re.compile(r"(?<=# cards: begin\n).*?(?=# cards: end\n)", re.DOTALL)

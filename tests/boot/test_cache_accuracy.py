@@ -13,7 +13,7 @@ import pytest
 
 from appliance.boot.planning import cache_accuracy
 from appliance.cli.main import main
-from appliance.engine.families.table import FAMILIES
+from appliance.families.table import FAMILIES
 from tests.support import family_models
 from tests.support.server import write_policy
 

@@ -22,9 +22,9 @@ from appliance.boot.planning.residency import packed_nbytes, read_by_a_pass
 from appliance.boot.planning.speed import speeds
 from appliance.boot.running import load as models
 from appliance.cli.main import main
-from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
+from appliance.families.tensors import check_tensors
 from appliance.kernels.runtime.threads import Pool
 from appliance.keys import providers as keys
 from appliance.models.catalogue import Catalogue, ModelFile

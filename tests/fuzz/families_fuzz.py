@@ -3,10 +3,10 @@ program that names tensors which are there."""
 
 from __future__ import annotations
 
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.program import program
-from appliance.engine.families.tensors import check_tensors
 from appliance.errors import ApplianceError, ModelError
+from appliance.families.header import architecture_of
+from appliance.families.program import program
+from appliance.families.tensors import check_tensors
 from appliance.models.file import gguf
 from tests.support import family_models, mixture_models
 

@@ -27,7 +27,7 @@ from appliance.boot.selftest import kernels as kernel_answers
 from appliance.boot.selftest import search as kernel_search
 from appliance.boot.selftest import sums as kernel_weights
 from appliance.boot.selftest import tiny_model as kernel_model
-from appliance.engine.families.tensors import is_vector
+from appliance.families.tensors import is_vector
 from appliance.kernels.layouts import shapes
 from appliance.kernels.runtime import table
 from appliance.models.file import quants

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from appliance.engine.families.architecture import HEAD_SIZES
+from appliance.families.architecture import HEAD_SIZES
 from appliance.kernels.compiler.registry import Kernel
 from appliance.kernels.layouts.attention import (
     CACHE_FORMATS,

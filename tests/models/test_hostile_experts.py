@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from appliance.boot.planning.forecast import of_file
-from appliance.engine.families.tensors import roles_of
 from appliance.errors import FormatError, ModelError, UnsupportedError
+from appliance.families.tensors import roles_of
 from appliance.models.file import gguf
 from appliance.models.sealed.order import interleave_into
 from appliance.models.sources import resident, tagged

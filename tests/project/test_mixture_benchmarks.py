@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import check_tensors
+from appliance.families.header import architecture_of
+from appliance.families.tensors import check_tensors
 from appliance.models.file import gguf as own_gguf
 from benchmarks import decryption, mixture_models, mixtures, traces
 

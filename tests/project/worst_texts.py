@@ -66,7 +66,7 @@ WORST: dict[str, tuple[str, Texts]] = {
     "constraint/size.py:_ATOM": ("all", _t(
         ("", "[", ""), ("", "[\\]", ""), ("", "[", "\\"), ("\\x{", "1", ""), ("", "\\x{1", ""), ("{1", ",", ""), ("", "{1,", ""),
         ("{", "1", ""))),
-    "engine/families/nearest.py:_LAYER": ("all", _t(("blk.", "1", "x"), ("", "blk.1", ""))),
+    "families/nearest.py:_LAYER": ("all", _t(("blk.", "1", "x"), ("", "blk.1", ""))),
     "kernels/runtime/signature.py:_FORM": ("fullmatch", _t(_LETTERS, ("a(", "a", "!"))),
     "text/calls/own/harmony.py:_RECIPIENT": ("search", _t(("", "to=", ""), ("", " to=!", ""), ("", "a", ""))),
     "text/calls/own/harmony.py:_NAME": ("match", _t(("", " ", ""), _SPACES)),

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import is_vector, optional_shapes, required_shapes
+from appliance.families.architecture import Architecture
+from appliance.families.header import architecture_of
+from appliance.families.table import FAMILIES
+from appliance.families.tensors import is_vector, optional_shapes, required_shapes
 from appliance.models.file.quants import FORMATS
 from tests.support.ggufs import BOOL, F32, I32, STRING, U32, Tensor, build, kv, kv_array
 from tests.support.quantisers import quantise

@@ -164,8 +164,8 @@ def again(engine: Engine, said: dict[str, Any]) -> bool:
 
 def count_again(kernels: table.KernelTable, model: Path, openings: list[dict[str, Any]]) -> int:
     """How many are computed again with these kernels."""
-    from appliance.engine.families.tensors import roles_of
     from appliance.engine.forward.packing import Packing
+    from appliance.families.tensors import roles_of
     from appliance.models.sources.resident import open_resident
 
     same = 0

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from appliance.engine.families import program
-from appliance.engine.families.architecture import Delta, Mamba
-from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import is_vector
 from appliance.engine.forward.forward import Forward, choices_nbytes, row_widths, rows_each
+from appliance.families import program
+from appliance.families.architecture import Delta, Mamba
+from appliance.families.table import FAMILIES
+from appliance.families.tensors import is_vector
 from appliance.kernels.layouts import step
 from appliance.kernels.layouts.attention import PAGE, SPAN, bundle_tokens, state_nbytes
 from appliance.kernels.layouts.shapes import padded_rows

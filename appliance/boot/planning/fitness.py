@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from appliance.boot.planning.footprint import foreign_reason, rope_of
-from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.extension import Extension, extended_metadata
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import check_tensors, roles
 from appliance.errors import ApplianceError, ModelError, TemplateError
+from appliance.families.architecture import Architecture
+from appliance.families.extension import Extension, extended_metadata
+from appliance.families.header import architecture_of
+from appliance.families.tensors import check_tensors, roles
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf, gguf_kind
 from appliance.models.file.gguf import GGUFFile

@@ -14,11 +14,6 @@ from appliance.boot.planning import residency
 from appliance.engine import second_engine
 from appliance.engine.batch import draft
 from appliance.engine.decode.chain import scratch
-from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.extension import Extension, extended_metadata
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.names import PLACES
-from appliance.engine.families.tensors import is_vector, required_shapes, roles_of
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
     WANTED,
@@ -34,6 +29,11 @@ from appliance.engine.forward.kvcache import WORD_NBYTES, page_nbytes, pages_of,
 from appliance.engine.forward.seats import dummy_seats
 from appliance.engine.forward.states import state_nbytes
 from appliance.errors import ApplianceError
+from appliance.families.architecture import Architecture
+from appliance.families.extension import Extension, extended_metadata
+from appliance.families.header import architecture_of
+from appliance.families.names import PLACES
+from appliance.families.tensors import is_vector, required_shapes, roles_of
 from appliance.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.kernels.layouts.step import COUNTER_NBYTES
 from appliance.models.catalogue import Catalogue, ModelFile

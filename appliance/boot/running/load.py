@@ -16,10 +16,10 @@ from appliance.boot.planning.footprint import Share, known_roles, positions, rop
 from appliance.boot.running.interval import Interval
 from appliance.engine import second_engine
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families.tensors import roles_of
 from appliance.engine.forward.forward import ROWS, most_slots
 from appliance.engine.forward.packing import Packing
 from appliance.errors import BootError, EngineError, ModelError
+from appliance.families.tensors import roles_of
 from appliance.kernels.runtime import quota, table
 from appliance.kernels.runtime.table import KernelTable
 from appliance.keys import policy_keys

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.boot.selftest import tiny_model
-from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import check_tensors, is_vector, optional_shapes, required_shapes
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
+from appliance.families.architecture import Architecture
+from appliance.families.header import architecture_of
+from appliance.families.tensors import check_tensors, is_vector, optional_shapes, required_shapes
 from appliance.kernels.runtime.table import KernelTable
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.file.gguf import TensorInfo

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.boot.selftest import inputs
-from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture, Rope
-from appliance.engine.families.tensors import TensorPlan, optional_shapes, required_shapes
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.kvcache import KVCache
+from appliance.families import names
+from appliance.families.architecture import Architecture, Rope
+from appliance.families.tensors import TensorPlan, optional_shapes, required_shapes
 from appliance.kernels.runtime.memory import Memory
 from appliance.kernels.runtime.table import KernelTable
 from appliance.kernels.runtime.threads import Pool

@@ -13,12 +13,12 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.seats import Seats
 from appliance.errors import EngineError
+from appliance.families.header import architecture_of
+from appliance.families.tensors import check_tensors
 from appliance.kernels.runtime.table import KernelTable
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.file.metadata import Strings

@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture, Delta, Mamba
-from appliance.engine.families.program import output_norm, program
-from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import TensorPlan, matrices
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.lookup import Lookup
 from appliance.engine.forward.program_tables import Parts, ProgramTables, order_of
 from appliance.engine.forward.tile_tables import Streaming
+from appliance.families import names
+from appliance.families.architecture import Architecture, Delta, Mamba
+from appliance.families.program import output_norm, program
+from appliance.families.table import FAMILIES
+from appliance.families.tensors import TensorPlan, matrices
 from appliance.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tokens, state_nbytes
 from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
 from appliance.kernels.layouts.step import (

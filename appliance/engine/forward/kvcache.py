@@ -23,9 +23,9 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.engine.families.architecture import Architecture
 from appliance.engine.forward.states import States
 from appliance.errors import CapacityError, EngineError
+from appliance.families.architecture import Architecture
 from appliance.kernels.layouts.attention import CACHE_FORMATS, PAGE, head_nbytes
 from appliance.kernels.runtime.memory import Memory
 from appliance.secure import locked

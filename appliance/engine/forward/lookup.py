@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families import names
+from appliance.families import names
 from appliance.kernels.layouts.shapes import SHAPES, group_nbytes
 from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file.layout import GROUP_ROWS

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families import names
-from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Delta, Layer, Mamba, Rope
-from appliance.engine.families.program import (
+from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.rotations import query_scales, turns
+from appliance.engine.forward.tile_tables import Streaming
+from appliance.errors import EngineError
+from appliance.families import names
+from appliance.families.architecture import LEAST_FACTOR, Architecture, Delta, Layer, Mamba, Rope
+from appliance.families.program import (
     AttentionParts,
     ConvolutionParts,
     DeltaParts,
@@ -21,12 +25,8 @@ from appliance.engine.families.program import (
     RowNorm,
     RowOperation,
 )
-from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import TensorPlan
-from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.forward.rotations import query_scales, turns
-from appliance.engine.forward.tile_tables import Streaming
-from appliance.errors import EngineError
+from appliance.families.table import FAMILIES
+from appliance.families.tensors import TensorPlan
 from appliance.kernels.layouts import step
 from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, group_nbytes, padded_rows, token_nbytes
 from appliance.kernels.layouts.step import Attention, Weight
@@ -66,11 +66,10 @@ class ProgramTables:
     def __init__(self, parts: Parts, architecture: Architecture, plan: TensorPlan, cache: KVCache,
                  ops: Sequence[RowOperation]) -> None:
         """`cache`: the places of each layer in pages and states, and the positions of a slot."""
-        self._parts, self._architecture, self._plan = parts, architecture, plan
+        self._parts, self._architecture, self._plan, self._ops = parts, architecture, plan, ops
         self._places, self._context, self._card = cache.layers, cache.context, FAMILIES[architecture.family]
         self._states = cache.states.places
         self.kept: list[Memory] = []
-        self._ops = ops
         self.ops = Words(step.Op.nbytes * len(ops))
         self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
         self.attention = Words(Attention.nbytes * architecture.layers)

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families.architecture import Rope
+from appliance.families.architecture import Rope
 
 Doubles = NDArray[np.float64]
 

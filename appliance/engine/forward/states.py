@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 
-from appliance.engine.families.architecture import Architecture
+from appliance.families.architecture import Architecture
 from appliance.kernels.runtime.memory import Memory
 from appliance.secure import locked
 

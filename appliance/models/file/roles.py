@@ -1,7 +1,7 @@
 """The role of each tensor in a model, whatever its rank in the file: whether its numbers are a
 vector, a matrix, or a run of matrices of one shape.
 
-The card of a model's family says so (`engine.families.tensors`). A vector may have two dimensions
+The card of a model's family says so (`families.tensors`). A vector may have two dimensions
 in a file (the biases of experts), and a matrix of one row has one.
 """
 

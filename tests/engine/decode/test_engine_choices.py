@@ -15,10 +15,10 @@ from appliance.engine.decode.events import ENTRY, End, Logprobs, PromptLogprobs
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families.header import architecture_of
 from appliance.engine.forward.kvcache import page_nbytes
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
+from appliance.families.header import architecture_of
 from tests.support.engines import kernels, opened, running, synthetic_model
 from tests.support.logits import logits_of
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families import names
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.rotations import turns
 from appliance.errors import EngineError
+from appliance.families import names
 from appliance.kernels.compiler.registry import Kernel
 from appliance.kernels.layouts.shapes import group_nbytes
 from appliance.kernels.layouts.step import Step, Weight

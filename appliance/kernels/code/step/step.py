@@ -3,7 +3,7 @@
 A row is a token at a position of a slot of the cache. All threads run `step` with the same table
 Step (`layouts.step`) and claim units of work of each phase (`lockstep`); outside of claimed units
 they write nothing. Which thread does what never changes a bit of any row. The program, a table of
-Op, follows from the card of the model's family (`engine.families`). Read `step` and `run` upward;
+Op, follows from the card of the model's family (`families`). Read `step` and `run` upward;
 the operations stand above them.
 """
 

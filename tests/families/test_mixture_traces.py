@@ -54,7 +54,7 @@ def test_the_kernel_sees_one_trace(access: Access, tmp_path: Path) -> None:
     out = tmp_path / "calls"
     subprocess.run(["strace", "-f", "-y", "-qq", "-e", f"trace={_READS}", "-e", "signal=none", "-o", out,
                     sys.executable, "-m", "tests.support.traced_mixture", tmp_path, access, str(COUNT)], check=True,
-                   cwd=Path(__file__).parents[3], stderr=subprocess.DEVNULL)
+                   cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
     marked = re.split(rf'.* write\(2<[^>]*>, "{MARK}\\n".*\n', out.read_text())
     traces = [tuple(re.sub(r"0x[0-9a-f]+", "", line.partition(" ")[2]) for line in part.splitlines()
                     if "model.sealed" in line) for part in marked[1:-1]]

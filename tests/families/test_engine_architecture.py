@@ -8,16 +8,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from appliance.engine.families.architecture import CONTEXT_CAP
-from appliance.engine.families.card import COMMON, Family
-from appliance.engine.families.extension import Extension, extended_metadata
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.lacking import LACKING
-from appliance.engine.families.names import EXPERTS, MATRICES
-from appliance.engine.families.nearest import keys_of
-from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import check_tensors, required_shapes
 from appliance.errors import FormatError, UnsupportedError
+from appliance.families.architecture import CONTEXT_CAP
+from appliance.families.card import COMMON, Family
+from appliance.families.extension import Extension, extended_metadata
+from appliance.families.header import architecture_of
+from appliance.families.lacking import LACKING
+from appliance.families.names import EXPERTS, MATRICES
+from appliance.families.nearest import keys_of
+from appliance.families.table import FAMILIES
+from appliance.families.tensors import check_tensors, required_shapes
 from tests.support import family_models
 
 SMALL = {

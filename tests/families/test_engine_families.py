@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families.architecture import HEAD_SIZES
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.nearest import keys_of
-from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import required_shapes
 from appliance.errors import FormatError, UnsupportedError
+from appliance.families.architecture import HEAD_SIZES
+from appliance.families.header import architecture_of
+from appliance.families.nearest import keys_of
+from appliance.families.table import FAMILIES
+from appliance.families.tensors import required_shapes
 from appliance.kernels.layouts.attention import CACHE_FORMATS
 from examples import plain_engine
 from tests.fuzz import driver, families_fuzz
@@ -36,7 +36,7 @@ from tests.support.llama_models import LlamaModel
 from tests.support.logits import logits_of
 from tests.support.streams import stored
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 NAMES = list(family_models.MODELS)
 IDS = [1, *np.random.default_rng(5).integers(3, family_models.VOCABULARY, 89).tolist()]
 

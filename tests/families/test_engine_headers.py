@@ -17,7 +17,7 @@ from appliance.cli.main import main
 from appliance.errors import ModelError
 from tests.support import family_models, require
 
-FOLDER = Path(__file__).parents[4] / "shared/headers"
+FOLDER = Path(__file__).parents[3] / "shared/headers"
 # The file's name without its ending -> what a refusal says; None for a model that runs.
 VERDICTS: dict[str, str | None] = {
     **dict.fromkeys((

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 
-from appliance.engine.families.architecture import LEAST_FACTOR, Rope
-from appliance.engine.families.card import Attend, Family, Rotary
-from appliance.engine.families.reader import HeaderReader
 from appliance.errors import FormatError, UnsupportedError
+from appliance.families.architecture import LEAST_FACTOR, Rope
+from appliance.families.card import Attend, Family, Rotary
+from appliance.families.reader import HeaderReader
 
 _LOG, _MAGNITUDE = "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_attn_factor"
 _SWA = "rope.freq_base_swa"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture, Convolution, Delta, Layer, Mamba, Mixture
-from appliance.engine.families.card import Family
-from appliance.engine.families.names import in_layer
-from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import TensorPlan
+from appliance.families import names
+from appliance.families.architecture import Architecture, Convolution, Delta, Layer, Mamba, Mixture
+from appliance.families.card import Family
+from appliance.families.names import in_layer
+from appliance.families.table import FAMILIES
+from appliance.families.tensors import TensorPlan
 
 
 @dataclass(frozen=True, slots=True)

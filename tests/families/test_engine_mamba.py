@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families.architecture import Mamba
-from appliance.engine.families.header import architecture_of
 from appliance.engine.forward.states import state_nbytes
 from appliance.errors import EngineError, FormatError, UnsupportedError
+from appliance.families.architecture import Mamba
+from appliance.families.header import architecture_of
 from appliance.kernels.layouts.attention import CACHE_FORMATS
 from examples import plain_engine
 from tests.goldens.make_mamba_goldens import KEPT
@@ -27,7 +27,7 @@ from tests.support import family_models, mamba_models
 from tests.support.engines import kernels, opened
 from tests.support.logits import logits_of
 
-GOLDENS = np.load(Path(__file__).parents[2] / "goldens/mamba.npz")
+GOLDENS = np.load(Path(__file__).parents[1] / "goldens/mamba.npz")
 CLOSE = 1 / 5000
 TEXT = TOKENS[:KEPT[-1] + 1]
 NAMES = list(mamba_models.MODELS)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from appliance.engine.families.card import COMMON, SILENT, Attend, Experts, Family, Rotary, but
-from appliance.engine.families.names import ATTENTION_NORM, EXPERTS, KEY, LAST_NORM, MATRICES, QUERY, VALUE
+from appliance.families.card import COMMON, SILENT, Attend, Experts, Family, Rotary, but
+from appliance.families.names import ATTENTION_NORM, EXPERTS, KEY, LAST_NORM, MATRICES, QUERY, VALUE
 
 _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 _ALL, _QKV = frozenset(MATRICES), frozenset({QUERY, KEY, VALUE})  # matrices with biases

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families import header
-from appliance.engine.families.table import FAMILIES
+from appliance.families import header
+from appliance.families.table import FAMILIES
 from examples import plain_engine
 from tests.goldens.make_transformers_goldens import FORMATS, KEPT, LONG, MODELS, TOKENS
 from tests.support import family_models, lfm2_models, mixture_models
 from tests.support.engines import kernels, opened
 from tests.support.logits import logits_of
 
-GOLDENS = np.load(Path(__file__).parents[2] / "goldens/transformers.npz")
-MIXTURES = np.load(Path(__file__).parents[2] / "goldens/mixtures.npz")
-CONVOLVED = np.load(Path(__file__).parents[2] / "goldens/lfm2.npz")
+GOLDENS = np.load(Path(__file__).parents[1] / "goldens/transformers.npz")
+MIXTURES = np.load(Path(__file__).parents[1] / "goldens/mixtures.npz")
+CONVOLVED = np.load(Path(__file__).parents[1] / "goldens/lfm2.npz")
 TOLERANCE, CLOSE = 1 / 250, 1 / 1000
 SHORT = TOKENS[:KEPT[-1] + 1]
 # Keys that an option of a mixture stands for, as another model of its family has them.

@@ -15,7 +15,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sized
 from typing import Any
 
-from appliance.engine.families.architecture import (
+from appliance.errors import FormatError, UnsupportedError
+from appliance.families.architecture import (
     HEAD_SIZES,
     Architecture,
     Convolution,
@@ -26,17 +27,16 @@ from appliance.engine.families.architecture import (
     Recurrence,
     Scales,
 )
-from appliance.engine.families.card import NO_PART, Attend, Experts, Family
-from appliance.engine.families.reader import HeaderReader, show
-from appliance.engine.families.rotary import ropes
-from appliance.engine.families.table import FAMILIES
-from appliance.errors import FormatError, UnsupportedError
+from appliance.families.card import NO_PART, Attend, Experts, Family
+from appliance.families.reader import HeaderReader, show
+from appliance.families.rotary import ropes
+from appliance.families.table import FAMILIES
 
 ROW_MULTIPLE = 32  # every activation row is a whole number of quantisation blocks
 MOST_EXPERTS, MOST_USED = 1024, 64  # experts of a layer, and of a row
 SCORES = ("softmax", "sigmoid", "chosen")  # `expert_gating_func` counts them from 1
 
-_ADVICE = "appliance.engine.families.nearest"  # explains refusals; no image has it
+_ADVICE = "appliance.families.nearest"  # explains refusals; no image has it
 _SAYS_NOTHING = "the file does not say what it is: it is damaged, or not a language model"
 # Head sizes of known models that the kernels do not take.
 _KNOWN_SIZES = {100: ", that of OpenLLaMA 3B", 120: ", that of H2O Danube3 4B"}

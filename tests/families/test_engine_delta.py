@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families.header import architecture_of
 from appliance.engine.forward.states import state_nbytes
 from appliance.errors import EngineError, FormatError, UnsupportedError
+from appliance.families.header import architecture_of
 from appliance.kernels.layouts.attention import CACHE_FORMATS
 from examples import plain_engine
 from tests.goldens.make_delta_goldens import KEPT
@@ -25,7 +25,7 @@ from tests.support import delta_models, family_models
 from tests.support.engines import kernels, opened
 from tests.support.logits import logits_of
 
-GOLDENS = np.load(Path(__file__).parents[2] / "goldens/delta.npz")
+GOLDENS = np.load(Path(__file__).parents[1] / "goldens/delta.npz")
 CLOSE = 1 / 5000
 TEXT = TOKENS[:KEPT[-1] + 1]
 NAMES = list(delta_models.MODELS)

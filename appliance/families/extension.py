@@ -8,8 +8,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.engine.families.names import LONG_FACTORS, ROPE_FACTORS
 from appliance.errors import UnsupportedError
+from appliance.families.names import LONG_FACTORS, ROPE_FACTORS
 
 _TYPE, _FACTOR, _LINEAR = "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"
 _ORIGINAL = "rope.scaling.original_context_length"

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.card import Family
-from appliance.engine.families.header import dimensions
-from appliance.engine.families.lacking import lacking
-from appliance.engine.families.reader import HeaderReader
-from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import optional_shapes, required_shapes
+from appliance.families.architecture import Architecture
+from appliance.families.card import Family
+from appliance.families.header import dimensions
+from appliance.families.lacking import lacking
+from appliance.families.reader import HeaderReader
+from appliance.families.table import FAMILIES
+from appliance.families.tensors import optional_shapes, required_shapes
 
 _SHOWN = 6  # names of a kind in the message
 _LAYER = re.compile(r"blk\.\d+\.")

@@ -11,13 +11,13 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture, Convolution, Mamba, Recurrence
-from appliance.engine.families.card import Family
-from appliance.engine.families.header import architecture_of
-from appliance.engine.families.names import in_layer
-from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError
+from appliance.families import names
+from appliance.families.architecture import Architecture, Convolution, Mamba, Recurrence
+from appliance.families.card import Family
+from appliance.families.header import architecture_of
+from appliance.families.names import in_layer
+from appliance.families.table import FAMILIES
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.roles import Role
 

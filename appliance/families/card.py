@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from appliance.engine.families import names
+from appliance.families import names
 
 COMMON: Mapping[str, tuple[Any, ...]] = MappingProxyType({
     "expert_count": (0,),

@@ -10,8 +10,8 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families.extension import Extension
 from appliance.errors import UnsupportedError
+from appliance.families.extension import Extension
 from examples import plain_engine
 from tests.support import family_models
 from tests.support.engines import kernels, opened

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families.tensors import roles_of
+from appliance.families.tensors import roles_of
 from appliance.kernels.layouts.step import Step
 from appliance.models.sources.source import Access
 from appliance.models.sources.streamed import StreamedSource
