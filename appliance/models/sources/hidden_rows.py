@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.models.file.layout import GROUP_ROWS
 from appliance.models.file.tiling import TAG_NBYTES, Segment
+from appliance.models.sources.resident import ALIGNMENT
 from appliance.secure.libcrypto import KEY_NBYTES
 from appliance.secure.locked import SecretBytes, anonymous, discard, fill_randomly
 from appliance.secure.wipe import wipe
@@ -47,6 +48,8 @@ class HiddenRows:
         self._piece_units, self._per_tile = _pieces(segment)
         self.piece_nbytes = self._piece_units * segment.unit_nbytes
         """Plaintext of a piece, at most."""
+        self.beside = (-(-self.piece_nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT, segment.unit_nbytes + ALIGNMENT)
+        """Where memory for groups can begin behind a piece, and the bytes that each of them takes there."""
         self._ends = [0]  # of each piece and its tag in the pages, behind a 0
         key = SecretBytes(KEY_NBYTES)  # not of `generate_key`, whose bytes nobody can wipe
         fill_randomly(key)

@@ -29,7 +29,6 @@ from appliance.models.sealed.reader import SealedModel
 from appliance.models.sources.decrypted import Decrypted
 from appliance.models.sources.hidden_rows import HiddenRows
 from appliance.models.sources.native import Native
-from appliance.models.sources.resident import ALIGNMENT
 from appliance.models.sources.source import Access, KernelMatrix, TileTable
 from appliance.models.sources.tagged import PlainTiles
 from appliance.models.sources.tile_reader import TileReader
@@ -99,6 +98,7 @@ class StreamedSource(OpenModel):
             if self._access != "leaks" and EMBEDDING in self.tensors and EMBEDDING not in resident:
                 segment = self.reader.segment(EMBEDDING)
                 self._embedding = HiddenRows(segment, self.reader.tiles_of(segment))
+                self.workers.reserve(sum(self._embedding.beside) if self._access == "oblivious" else 0)
 
     def prepare(self, threads: int) -> None:
         """Make the buffers of `threads` threads. Raises ModelError if they cannot be locked in
@@ -247,8 +247,7 @@ class StreamedSource(OpenModel):
 
     def spare(self, name: str) -> tuple[int, int]:
         """Return the memory for groups of the embedding, see `TileSource`."""
-        used = 0 if self._embedding is None else -(-self._embedding.piece_nbytes // ALIGNMENT) + 1
-        return self.workers[0].spare(ALIGNMENT * used, self.reader.segment(name).unit_nbytes + ALIGNMENT)
+        return self.workers[0].spare(*(self._embedding.beside if self._embedding is not None else (0, 1)))
 
     def _fetch(self, number: int, tile: int, thread: int) -> int:
         """Called by kernels: the address of tile `tile` of the matrix `number`, for the thread

@@ -57,11 +57,12 @@ class WorkerBuffers:
 
     def spare(self, used: int, each: int) -> tuple[int, int]:
         """The address of memory for plaintext, and for how many things of `each` bytes. It is the
-        other slot, or what is behind `used` bytes of this one where there is one place."""
+        other slot. Where there is one place, it is what is behind `used` bytes of this one, or
+        else room for one thing, which `Workers.reserve` counts."""
         if self.places == 1 and used + each <= len(self.tile):
             return self.address + used, (len(self.tile) - used) // each
         other = (self._slot + 1) % SLOTS
-        return self.addresses[other], max(len(self.tiles[other]) // each, 1)
+        return self.addresses[other], 1 if self.places == 1 else max(len(self.tiles[other]) // each, 1)
 
     def turn(self) -> None:
         """Use the next slot, and overwrite its content."""
@@ -100,6 +101,7 @@ class Workers:
         self._sizes, self.plain = (tile_nbytes, room_nbytes), plain
         self._places = SLOTS  # for tiles, of each thread
         self._each: list[WorkerBuffers] = []
+        self._reserved = 0
         self.most_alive = 0
         """The most bytes of streamed plaintext that existed at one moment so far."""
 
@@ -123,7 +125,12 @@ class Workers:
     def nbytes(self) -> int:
         """Bytes of streamed plaintext that can exist at one moment, with the threads prepared so
         far."""
-        return sum(worker.nbytes for worker in self._each)
+        beyond = max(self._reserved - self._sizes[0], 0) if self._places == 1 and self._each else 0
+        return sum(worker.nbytes for worker in self._each) + beyond
+
+    def reserve(self, nbytes: int) -> None:
+        """Count so many bytes in the first thread, where they are more than one place has."""
+        self._reserved = nbytes
 
     def prepare(self, threads: int) -> None:
         """Make the buffers of `threads` threads. Raises ModelError if they cannot be locked in
