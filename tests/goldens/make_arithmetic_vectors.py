@@ -154,6 +154,15 @@ def delta() -> dict[str, Any]:
             "rate": "delta rate", "y": bits(y)}
 
 
+def scan() -> dict[str, Any]:
+    """Outputs of two heads of Mamba-2, of five rows from position 0 on."""
+    x, key, query = (labelled(f"scan {part}", 5, 2, size) for part, size in (("x", 16), ("keys", 32), ("queries", 32)))
+    pace, keep = ((labelled(f"scan {part}", 5, 2) + np.float32(1)) / np.float32(2) for part in ("pace", "keep"))
+    y = plain_engine.scan(x, key, query, pace, keep, np.zeros((2, 32, 16), np.float32))
+    return {"x": "scan x", "keys": "scan keys", "queries": "scan queries", "pace": "scan pace", "keep": "scan keep",
+            "y": bits(y)}
+
+
 def functions() -> dict[str, Any]:
     """Exponentials, their sum, and logarithms, of binary64 numbers."""
     x = labelled("exp", 600).astype(np.float64) * 30
@@ -194,7 +203,8 @@ def vectors() -> dict[str, Any]:
         "chains": [choice(index, given) for index, given in enumerate(CHAINS)],
         "guided": [choice(index, given) for index, given in enumerate(GUIDED)],
         "softplus": softplus(),
-        "delta": delta()}
+        "delta": delta(),
+        "scan": scan()}
 
 
 if __name__ == "__main__":
