@@ -40,6 +40,7 @@ def _written() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_each_code_of_the_sources_is_explained() -> None:
     """And each row has a code that is somewhere in the sources."""
     known = codes.entries()

@@ -61,6 +61,7 @@ def test_the_packages_are_all_that_doctor_asks_for(tmp_path: Path, monkeypatch: 
     assert wanted <= set(_commands()[0].split())
 
 
+@pytest.mark.slow
 def test_the_other_chapters(tmp_path: Path, tiny_model: Path) -> None:
     """A simulated deployment lacks nothing by `doctor`; a broker's has its files; what is explained is known; and
     completions are written."""
