@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--every", metavar="SECONDS", type=numbers.decimal(2, 3600), default=15.0,
                         help="time after which the page is read anew (default: %(default).0f)")
     parser.add_argument("--json", action="store_true", help="report an error as JSON; the page stays a page")
-    parser.epilog = ("Whoever can reach the address sees the page: it is of this machine alone. It changes nothing.\n"
+    parser.epilog = ("Every user of this machine can see the page. It changes nothing.\n"
                      + administering.EXIT_CODES)
 
 

@@ -1,4 +1,4 @@
-"""What a running appliance says of itself, asked on a verified connection: health, metrics, and the
+"""A running appliance's word of itself, asked on a verified connection: health, metrics, and the
 head of its log."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Asker:
 
     def read(self, *, log: bool = False) -> Reading:
         """Ask for all. `log`: for the head of the log as well. ApplianceError where no answer
-        comes, or one that is not an appliance's."""
+        of an appliance comes."""
         health = self._parsed("/health", strict.json_value, (200, 503))
         samples = self._parsed("/metrics", _samples)
         checkpoint = self._ask("/v1/audit/checkpoint", (200, 404)) if log else ""

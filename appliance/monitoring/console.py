@@ -58,7 +58,7 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     yield f'<div class="verdict {mark}"><b>{_text(verdict.status)}</b><p>{_text(reason)}</p></div>'
     simulated = verdict.status == SIMULATED
     for title, outcome in OUTCOMES:
-        title = "What holds by its own word alone" if simulated and outcome == "holds" else title
+        title = "Rules that hold by its own word" if simulated and outcome == "holds" else title
         found = [each for each in verdict.as_json()["findings"] if each["outcome"] == outcome]
         if found:
             yield f"<h3>{title}</h3><ul>"

@@ -13,7 +13,7 @@ SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 @dataclass(frozen=True)
 class Load:
-    """What was counted from one reading to a later one. Without one before it, all since the boot."""
+    """The counts from one reading to a later one; without an earlier one, all since the boot."""
 
     now: Reading
     before: Reading | None = None
@@ -26,7 +26,7 @@ class Load:
         return max(self.now.at - self.before.at, 0.001)
 
     def count(self, name: str, **labels: str) -> float:
-        """How much a counter grew. One that is smaller began anew."""
+        """How much a counter grew. A smaller counter began anew."""
         now, before = self.now.sum(name, **labels), 0.0 if self.before is None else self.before.sum(name, **labels)
         return now if now < before else now - before
 

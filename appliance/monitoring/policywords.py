@@ -1,4 +1,4 @@
-"""A policy in plain words: what it promises to whom, in a sentence a field. What it does not say is
+"""A policy in plain words: what it promises to whom, in a sentence a field. The rest is
 left out."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def sentences(policy: Policy) -> Iterator[str]:
 
 def _platform(policy: Policy) -> Iterator[str]:
     if policy.simulated:
-        yield "It runs on the simulated platform: whoever runs the machine can read everything."
+        yield "It runs on the simulated platform: its operator can read everything."
     else:
         yield f"It runs only on {' or '.join(policy.tee.platforms)}, and clients check that."
     if policy.state is None:
@@ -53,7 +53,7 @@ def _people(policy: Policy) -> Iterator[str]:
 def _privacy(policy: Policy) -> Iterator[str]:
     privacy, padding = policy.privacy, policy.privacy.timing_padding
     if padding is None:
-        yield "Answers leave as soon as they are there: whoever sees the wire sees how long each took."
+        yield "Answers leave as soon as they are there: an onlooker on the wire sees how long each took."
     else:
         yield (f"First tokens leave on a grid of {padding.first_token_ms} ms, and answers end on one of "
                f"{padding.total_ms} ms.")

@@ -50,7 +50,7 @@ class Watch(Collector):
         self.registry.register(self)
 
     def look(self) -> Iterator[tuple[Sight, bool]]:
-        """Verify each appliance now; yields each with whether its verdict is another than before."""
+        """Verify each appliance now; yields each with whether its verdict changed."""
         try:
             judge: Verifier | ApplianceError = self._verifier()
         except ApplianceError as error:
@@ -89,11 +89,11 @@ class Watch(Collector):
         seen = [each for each in self.sights if each.checked]
         yield _family("verdict", "Always 1: the verdict now, and the code of what failed.", [
             ((each.target, *each.word), 1) for each in seen], (*LABELS, "verdict", "code"))
-        yield _family("verified", "1 while the verdict is one that will do.", [
+        yield _family("verified", "1 while the verdict will do.", [
             ((each.target,), float(each.good)) for each in seen])
         yield _family("checked_timestamp_seconds", "When an appliance was looked at last.", [
             ((each.target,), each.checked) for each in seen])
-        yield _family("verified_timestamp_seconds", "When its verdict was last one that will do.", [
+        yield _family("verified_timestamp_seconds", "When its verdict did last.", [
             ((each.target,), each.last_good) for each in seen if each.last_good is not None])
         yield _family("duration_seconds", "How long the last look took.", [
             ((each.target,), each.seconds) for each in seen])

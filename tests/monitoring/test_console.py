@@ -79,7 +79,7 @@ def test_all_parts_are_on_it(page: str, running: Server) -> None:
     text = _text(page)
     with running.http(None) as http:
         health = http.get("/health").json()
-    for part in ("simulated", "What it does not prove", "whoever runs the machine can read everything",
+    for part in ("simulated", "What it does not prove", "its operator can read everything",
                  "First tokens leave on a grid of 50 ms", "rounded up to multiples of 16",
                  "A key has 4000 tokens a day", "Tenant user asks models. It may ask tiny.", "invalid_value 1",
                  "resident weights", "ready",

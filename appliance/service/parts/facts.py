@@ -1,8 +1,8 @@
 """Facts for alerts, read anew at each scrape: what runs since when, what its memory is for, what
 expires, and how old the audit log's last signed words are.
 
-All of it is in the policy or seen by the host, but for quotas: these are told in tenths. Times are
-by the host's clock. What has not happened in this boot has no line.
+All of it is in the policy or seen by the host, but for quotas, which come in tenths. Times are
+by the host's clock. An event that has not come in this boot has no line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from appliance.http.tls import RaTls
 from appliance.service.admission.limits import Accounts
 from appliance.service.admission.tenants import Roster
 
-TENTHS = 10  # a quota's use is told in steps of one
+TENTHS = 10  # steps of a quota's use
 Lines = Iterable[tuple[tuple[str, ...], float]]  # values of the labels, value
 
 
@@ -53,7 +53,7 @@ class Facts(Collector):
                [((), booted.attestor.state.generation)])
         yield ("appliance_model_failed", "1 for a model that its disk ended.", ("model",),
                [((name,), int(model.failure is not None)) for name, model in tuple(booted.models.items())])
-        yield ("appliance_memory_planned_bytes", "What the boot planned the memory for.", ("model", "part"),
+        yield ("appliance_memory_planned_bytes", "The parts of memory that the boot planned.", ("model", "part"),
                self._memory())
         yield ("appliance_certificate_end_timestamp_seconds", "When an attested listener's certificate ends.",
                ("listener",), [((name,), each.certificate.not_valid_after_utc.timestamp())
