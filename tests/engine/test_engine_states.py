@@ -61,12 +61,15 @@ def test_company_changes_nothing(name: str) -> None:
     assert _alone(name, requests) == [[advance.token for advance in answer] for answer in answers]
 
 
-def test_several_answers_to_a_prompt() -> None:
-    """Each has the tokens that it has alone."""
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_several_answers_to_a_prompt(kept: int) -> None:
+    """Each has the tokens that it has alone. Where texts are kept, others than the first read the last page of it."""
     requests = [GenerationRequest(IDS[:80], 12, Sampling(seed=seed, temperature=0.8), ignore_end=True, choice=seed)
                 for seed in range(3)]
-    with running() as engine:
-        scheduler, tokens = Scheduler(engine), {}
+    with running(prefix_nbytes=kept) as engine:
+        scheduler, tokens, rows = Scheduler(engine, tenants=["t"], prefix_lifetime=60.0 if kept else None), {}, []
+        run = engine._forward.run
+        engine._forward.run = lambda *given: (rows.append(len(given[0])), run(*given))[1]
 
         def note(advance: Any) -> None:
             for choice in {event.choice for event in advance.events}:
@@ -74,6 +77,7 @@ def test_several_answers_to_a_prompt() -> None:
         assert scheduler.submit(requests[0], "t", note, more=requests[1:]).wait(60)
         scheduler.close()
     assert _alone("lfm2", requests) == [tokens[choice] for choice in range(3)]
+    assert 3 * 11 + (80 + 2 * 16 if kept else 3 * 80) == sum(rows)
 
 
 def test_a_beam_search_copies_states() -> None:
