@@ -214,8 +214,8 @@ class ProgramTables:
             self.norm(words, base + Attention.offsets[word], norm, layer.head_size)
 
     def _convolve(self, index: int, parts: ConvolutionParts) -> None:
-        """Fill the table ConvolutionLayer of a layer, with a row of weights for each of the rows that
-        a row sees."""
+        """Fill the table ConvolutionLayer of a layer, with a row of weights for each of the rows
+        that a row sees."""
         recurrence = self._architecture.layer(index).recurrence
         if recurrence is not None:
             columns, width = recurrence.columns, recurrence.width
