@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 
 if __package__:
     from examples.plain_gguf import Gguf
-else:  # run as a program
+else:  # run as a program, perhaps by `python -I`, which does not look beside it
+    sys.path.insert(0, str(Path(__file__).parent))
     from plain_gguf import Gguf  # type: ignore[import-not-found,no-redef]
 
 Array = NDArray[Any]  # of float32, where nothing else is said

@@ -63,12 +63,15 @@ def test_company_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_several_answers_to_a_prompt(name: str) -> None:
-    """Each has the tokens that it has alone."""
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_several_answers_to_a_prompt(name: str, kept: int) -> None:
+    """Each has the tokens that it has alone. Where texts are kept, others than the first read the last page of it."""
     requests = [GenerationRequest(IDS[:80], 12, Sampling(seed=seed, temperature=0.8), ignore_end=True, choice=seed)
                 for seed in range(3)]
-    with running(name) as engine:
-        scheduler, tokens = Scheduler(engine), {}
+    with running(name, prefix_nbytes=kept) as engine:
+        scheduler, tokens, rows = Scheduler(engine, tenants=["t"], prefix_lifetime=60.0 if kept else None), {}, []
+        run = engine._forward.run
+        engine._forward.run = lambda *given: (rows.append(len(given[0])), run(*given))[1]
 
         def note(advance: Any) -> None:
             for choice in {event.choice for event in advance.events}:
@@ -76,6 +79,7 @@ def test_several_answers_to_a_prompt(name: str) -> None:
         assert scheduler.submit(requests[0], "t", note, more=requests[1:]).wait(60)
         scheduler.close()
     assert _alone(name, requests) == [tokens[choice] for choice in range(3)]
+    assert 3 * 11 + (80 + 2 * 16 if kept else 3 * 80) == sum(rows)
 
 
 @pytest.mark.parametrize("name", KINDS)

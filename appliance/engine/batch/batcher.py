@@ -93,15 +93,17 @@ class Batcher:
 
     def again(self, ended: Sequence, generation: Generation) -> Sequence:
         """Have another answer to the same prompts in the slots of an ended one. A prompt that was
-        dropped is read again."""
+        dropped, or whose state is gone, is read again."""
         self.texts.keep(ended, ended=True)
         following = self._next(ended, generation, [each.slot for each in _strands(ended)])
         if not ended.forks:
-            following.todo, following.position = list(generation.prompt_ids), 0
+            following.todo, following.position, following.cached = list(generation.prompt_ids), 0, 0
             if following.guide is not None:
                 following.guide.todo, following.guide.position = list(generation.negative_ids[:-1]), 0
         for each in _strands(following):
             self.seats.rewind(each.slot, each.position)
+        if following.stateful:
+            self.texts.find(following)
         self._begin(following)
         self.running[self.running.index(ended)] = following
         return following

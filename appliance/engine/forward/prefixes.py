@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.forward.snapshots import StateSnapshots
+from appliance.engine.forward.snapshots import KeptStates
 from appliance.engine.forward.trees import Ids, Node, Trees
 from appliance.kernels.layouts.attention import PAGE
 
@@ -36,7 +36,7 @@ class Prefixes:
         self._set_aside = self.share * len(tenants)
         cache.set_aside(self._set_aside)
         self._cache, self._lifetime, self._clock = cache, lifetime, clock
-        self.snapshots = StateSnapshots(cache.states, tenants) if cache.states.rooms else None
+        self.snapshots = KeptStates(cache.states, tenants) if cache.states.rooms else None
         """The states at the ends of pages; None where no layer has one."""
         self.trees = Trees(tenants, self.share, cache.pages, self._let_go)
         self._due = math.inf  # nothing expires before

@@ -221,8 +221,8 @@ class ProgramTables:
             self.norm(words, base + Attention.offsets[word], norm, layer.head_size)
 
     def _convolve(self, index: int, parts: ConvolutionParts) -> int:
-        """Fill the table ConvolutionLayer of a layer; its address. Each row of its weights is for
-        one row that a row sees."""
+        """Fill the table ConvolutionLayer of a layer, with a row of weights for each of the rows
+        that a row sees; its address."""
         recurrence, offset = self._architecture.layer(index).recurrence, step.ConvolutionLayer.nbytes * index
         if recurrence is not None:
             columns, width = recurrence.columns, recurrence.width

@@ -21,7 +21,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from appliance.engine.forward.kvcache import KVCache, pages_of
-from appliance.engine.forward.snapshots import StateSnapshots
+from appliance.engine.forward.snapshots import KeptStates
 from appliance.errors import CapacityError, EngineError
 from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime.boundary import BatchLimits, Boundary
@@ -88,7 +88,7 @@ class Seats:
                 self.give_back(slot)
             raise
 
-    def begin(self, slot: int, pages: Sequence[int], states: StateSnapshots | None = None) -> None:
+    def begin(self, slot: int, pages: Sequence[int], states: KeptStates | None = None) -> None:
         """Let an empty slot begin with pages that are kept, and the state at their end. EngineError
         where layers have states, and there are none."""
         if states is None:

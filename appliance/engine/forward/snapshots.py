@@ -1,6 +1,6 @@
 """The states of earlier texts at the ends of pages, beside those pages.
 
-A text may begin with kept pages up to the last one that has a state here. Each tenant has a fixed
+A text may begin with kept pages up to the last page with a state here. Each tenant has a fixed
 share of the room. Where it is full, the tenant's state that was kept longest ago goes, and its page
 stays. With a page its state goes, and is wiped.
 
@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from appliance.engine.forward.states import States
 
 
-class StateSnapshots:
+class KeptStates:
     """The states that are kept, by the numbers of their pages."""
 
     def __init__(self, states: States, tenants: Collection[str]) -> None:
@@ -36,7 +36,7 @@ class StateSnapshots:
         self._states.copy(self._states.mark_of(slot), room)
 
     def longest(self, pages: Sequence[int]) -> int:
-        """How many of a text's pages there are up to the last one that has a state."""
+        """How many of a text's pages there are up to the last page with a state."""
         return max((index + 1 for index, page in enumerate(pages) if page in self._rooms), default=0)
 
     def begin(self, slot: int, page: int) -> None:
