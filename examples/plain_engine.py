@@ -774,7 +774,7 @@ class Model:
         if self.card["activation"] == "swiglu_oai":
             return clamped(gate, up)
         if self.card["activation"] == "relu2":
-            return np.maximum(gate, F32(0)) * np.maximum(gate, F32(0))
+            return np.asarray(np.maximum(gate, F32(0)) * np.maximum(gate, F32(0)))
         return gelu(gate) * up if self.card["activation"] == "gelu" else gated(gate, up)
 
     def chosen(self, layer: int, x: Array) -> tuple[Array, Array]:

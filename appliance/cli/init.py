@@ -9,7 +9,7 @@ from pathlib import Path
 
 from appliance import platforms
 from appliance.cli import numbers
-from appliance.cli.model.output import bars
+from appliance.cli.bars import bars
 from appliance.errors import PolicyError
 from appliance.starter import choices, folder, steps
 from appliance.starter.choices import KEYS, PRIVACY, Choices

@@ -1,4 +1,4 @@
-"""What is known of the models and keys of a first deployment."""
+"""Facts about the model and the keys of a first deployment."""
 
 from __future__ import annotations
 

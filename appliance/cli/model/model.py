@@ -11,8 +11,9 @@ from pathlib import Path
 from appliance.boot.planning import advice, fitness, forecast, inspection, shape
 from appliance.boot.planning.forecast import Fitness
 from appliance.boot.planning.inspection import Inspection
+from appliance.cli.bars import bar
 from appliance.cli.model import seal, tpm
-from appliance.cli.model.output import bar, printable, quoted, warn_unfit
+from appliance.cli.model.output import printable, quoted, warn_unfit
 from appliance.codec.printable import quantity
 from appliance.errors import ModelError, UnsupportedError
 from appliance.models.catalogue import ModelFile

@@ -1,56 +1,14 @@
-"""The output of `appliance model`: progress bars, quoted names, the model block of a policy."""
+"""The output of `appliance model`: quoted names, the model block of a policy."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
 
 from appliance.boot.planning import advice, forecast
 from appliance.boot.planning.forecast import Fitness
-from appliance.models.file.disk import Progress
 from appliance.models.sealed import reader
-
-
-@contextlib.contextmanager
-def bar(title: str) -> Iterator[Progress]:
-    """Show a progress bar for one file on standard error, where that is a terminal."""
-    with bars() as progress:
-        yield lambda done, total: progress(title, done, total)
-
-
-class _Bars:
-    """One bar for each step, the last one open."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, Any] = {}
-
-    def __call__(self, step: str, done: int, total: int) -> None:
-        if step not in self._open:
-            self.close()
-            self._open[step] = tqdm(total=total, desc=step, unit="B", unit_scale=True, unit_divisor=1024,
-                                    file=sys.stderr, disable=not sys.stderr.isatty(), leave=False)
-        found = self._open[step]
-        found.update(done - found.n)
-
-    def close(self) -> None:
-        for found in self._open.values():
-            found.close()
-
-
-@contextlib.contextmanager
-def bars() -> Iterator[_Bars]:
-    """Progress bars, one after the other."""
-    made = _Bars()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def printable(text: str) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 from appliance.boot.planning import fitness, inspection
 from appliance.cli import numbers
-from appliance.cli.model.output import bar, bars, sealed_block, warn_unfit
+from appliance.cli.bars import bar, bars
+from appliance.cli.model.output import sealed_block, warn_unfit
 from appliance.codec.printable import quantity
 from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
 from appliance.keys import document, providers

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.forward.snapshots import KeptStates
+from appliance.engine.forward.states import KeptStates
 from appliance.engine.forward.trees import Ids, Node, Trees
 from appliance.kernels.layouts.attention import PAGE
 

@@ -21,7 +21,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from appliance.engine.forward.kvcache import KVCache, pages_of
-from appliance.engine.forward.snapshots import KeptStates
+from appliance.engine.forward.states import KeptStates
 from appliance.errors import CapacityError, EngineError
 from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime.boundary import BatchLimits, Boundary
