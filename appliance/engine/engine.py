@@ -8,7 +8,8 @@ answers). One of them at a time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from appliance.constraint.compiler import Compiler
@@ -214,11 +215,15 @@ class Engine:
         finally:
             self._use.release()
 
-    def _time(self, plan: Plan, drawn: list[Generation], starts: Iterable[tuple[int, int]]) -> float:
+    def _time(self, plan: Plan, drawn: list[Generation], starts: Collection[tuple[int, int]]) -> float:
         """Time a pass whose slots begin at such positions."""
         for slot, positions in starts:
             self._seats.pretend(slot, positions)
-        return self._batcher.time(plan, drawn)
+        seconds, begin = self._batcher.time(plan, drawn), time.monotonic()
+        for slot, _ in starts:  # at the end of a page a state is noted, and perhaps kept
+            for _ in range(2):
+                self._cache.states.mark(slot, PAGE)
+        return seconds + time.monotonic() - begin
 
     @property
     def threads(self) -> int:
@@ -246,10 +251,10 @@ class Engine:
         like them, each for `lifetime` seconds after its last use. `tenants` share the room that the
         engine was opened with equally. On `shelf`, which this engine's `page` fits, they outlive
         the engine. Only whoever acquired the engine may ask."""
-        prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime)
         if shelf is not None and self.architecture.stateful:
             raise UnsupportedError(STATEFUL.format("its texts cannot outlive the service"),
                                    hint="leave session_persistence out")
+        prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime)
         persisted = None if shelf is None else ShelfPages(self._cache, tenants, shelf, prefixes.tokens)
         self._batcher.texts.open(prefixes, persisted)
 

@@ -133,10 +133,10 @@ class EngineThread:
         try:
             added = (self._batcher.add(generation, handle.tenant) if parent is None
                      else self._batcher.fork(parent, generation))
-        except MemoryError as error:
+        except (MemoryError, EngineError) as error:
             with self._change:
                 self._queue.starting = None
-            self._fail_all(handle, _internal(error))
+            self._fail_all(handle, error if isinstance(error, EngineError) else _internal(error))
             return
         with self._change:
             self._queue.start(handle, added)

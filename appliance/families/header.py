@@ -309,7 +309,8 @@ def _spelling(value: bool | float | str) -> str:
 
 
 def _refuse_unknown(family: Family, metadata: Mapping[str, Any], keys: set[str], *, experts: bool) -> None:
-    prefix, no_part = family.name + ".", tuple(part for part in NO_PART if not (experts and part == "expert_"))
+    there = {"expert_": experts, "ssm.": any(key.startswith("ssm.") for key in keys)}
+    prefix, no_part = family.name + ".", tuple(part for part in NO_PART if not there[part])
     asks_more = (f"the model asks for more than the plain {family.name} architecture; to ignore it could change its "
                  "answers")
     for full, value in metadata.items():

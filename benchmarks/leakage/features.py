@@ -125,7 +125,10 @@ class Observed:
         return [(float(at) - trial.asked, float(size)) for at, size in zip(part["at"], part["first"], strict=True)]
 
     def _socket(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
-        return [self._between(trial, trial.port, CAME), self._between(trial, trial.port, SENT)], {}
+        """Count times from the request's first record: when its client made it is not on the wire."""
+        sent, came = (self._between(trial, trial.port, kind) for kind in (SENT, CAME))
+        begun = next((at for at, _ in sent if at >= 0), 0.0)
+        return [[(at - begun, size) for at, size in steps] for steps in (came, sent)], {}
 
     def _disk(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
         return [self._between(trial, 0, READ)], {}

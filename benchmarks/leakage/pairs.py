@@ -98,6 +98,10 @@ def _cached(make: Maker, secret: bool) -> Asked:
     return Asked(make.chat(text, **_exact(SHORT)), before=first)
 
 
+def _same(make: Maker, _: bool) -> Asked:
+    return _cached(make, False)
+
+
 def _refused(make: Maker, secret: bool) -> Asked:
     wrong = {"temperature": -1} if make.draw.random() < 0.5 else {"model": "absent"}
     return Asked(make.chat(f"Write about {_words(make.draw, 4)}.", **_exact(LONG), **(wrong if secret else {})))
@@ -131,6 +135,7 @@ PAIRS: dict[str, Callable[[Maker, bool], Asked]] = {
     "topic": _topic,  # medicine, or cooking
     "language": _language,  # English, or German
     "cached": _cached,  # a text that was not asked before, or one that was
+    "same": _same,  # the first of these in both kinds: what is told of it is chance
     "refused": _refused,  # answered, or refused
     "repetitive": _repetitive,  # the same words in any order, or in one order again and again
     "tool": _tool,  # a tool that may be called, or one that must be

@@ -19,6 +19,7 @@ METRICS_SECONDS = 0.1  # between two readings of `/metrics`
 IDLE_SECONDS = 5.0  # after which a connection is not used again
 MOST_LOST = 0.02  # of the trials may end without an answer
 AHEAD_SECONDS = 0.01  # that a neighbour's requests come before the trial's own
+PAUSE_SECONDS = 0.25  # before a request, at most: lanes whose answers take equally long would go on in step
 CHAT = "/v1/chat/completions"
 
 
@@ -110,6 +111,7 @@ class Lane:
         self._number, self._make = number, make
         self._client = Client(ports.relay, lane(number), receipts=receipts)
         self._neighbours = [Client(ports.own, NEIGHBOUR) for _ in range(8)]
+        self._pauses = random.Random(f"pauses {number}")
 
     async def run(self, waiting: list[Trial], seen: Seen, done: Callable[[], None], until: float) -> None:
         """Run trials until none waits or the time is over."""
@@ -127,7 +129,9 @@ class Lane:
 
     async def _trial(self, trial: Trial, asked: Asked) -> None:
         if asked.before is not None:
+            await asyncio.sleep(self._pauses.uniform(0, PAUSE_SECONDS))
             await self._client.ask(asked.before)
+        await asyncio.sleep(self._pauses.uniform(0, PAUSE_SECONDS))
         trial.port, trial.lane = await self._client.ready(), self._number
         busy = [asyncio.create_task(client.ask(body))
                 for client, body in zip(self._neighbours, asked.neighbours, strict=False)]

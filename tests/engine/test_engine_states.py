@@ -252,6 +252,30 @@ def test_a_full_share_lets_states_go() -> None:
                                _kept(scheduler, texts[0], 1, "b")[0])
 
 
+def test_pages_without_room_for_a_state_are_not_kept() -> None:
+    """No text could begin with them."""
+    shape = family_models.architecture("lfm2")
+    with _keeping(4 * state_nbytes(shape) + 16384, ("a",)) as (_, scheduler):
+        assert [0, 0] == [_kept(scheduler, IDS, 3, "a")[0] for _ in range(2)]
+
+
+def test_a_search_that_ends_in_its_prompt_keeps_whole_pages() -> None:
+    """Of a prompt that was read in part no page is kept that is filled in part."""
+    with opened(family_models.model("llama")) as source, Engine.open(
+            source, EngineOptions(threads=2, slots=4, context_length=200, rows=100, prefix_nbytes=1 << 20),
+            kernels=kernels()) as engine:
+        batcher = engine.acquire()
+        engine.keep_prefixes(("a",), 60.0)
+        one = batcher.add(engine.generation(GenerationRequest(IDS, 3, beam=Beam(2), ignore_end=True)), "a")
+        while one.position == 0:
+            batcher.run()
+        read = one.position
+        batcher.remove(one)
+        again = batcher.add(engine.generation(_request(prompt=IDS)), "a")
+        assert read // 64 * 64 == again.cached
+        engine.release()
+
+
 def test_refusals_name_the_state() -> None:
     """A draft model for it and of it, and texts that outlive the engine."""
     with opened(family_models.model("lfm2")) as source, opened(family_models.model("llama")) as other:

@@ -71,9 +71,12 @@ class KeptTexts:
         tokens = sequence.todo[:-1]
         pages = [] if self._prefixes is None else self._prefixes.find(sequence.tenant, tokens)
         states = None if self._prefixes is None else self._prefixes.snapshots
-        if states is not None:
+        if self._seats.limits.stateful and states is None:
+            pages = []  # nothing to begin with: there is no state at their end
+        if states is not None and self._prefixes is not None:
             longest = states.longest(pages)
-            stops = {len(pages) * PAGE, len(tokens) // PAGE * PAGE}  # where texts parted, and where this one ends
+            end = min(len(tokens) // PAGE, self._prefixes.share)  # pages of it that may be kept
+            stops = {len(pages) * PAGE, end * PAGE}  # where texts parted, and where this one ends
             sequence.stops = sorted(stop for stop in stops if stop > longest * PAGE)
             pages = pages[:longest]
         self._seats.begin(sequence.slot, pages, states)
@@ -113,7 +116,9 @@ class KeptTexts:
         back now."""
         if not self._keeps:
             return
-        positions = sequence.position if sequence.lanes is None else len(sequence.generation.prompt_ids)
+        positions = sequence.position
+        if sequence.lanes is not None:  # the rest differs by place, and a prompt may have been read in part only
+            positions = min(positions, len(sequence.generation.prompt_ids))
         pages, tenant, text = self._seats.pages_below(sequence.slot, positions), sequence.tenant, sequence.text
         with contextlib.suppress(MemoryError):
             if self._prefixes is not None:

@@ -60,7 +60,7 @@ class Prefixes:
             self._due = min(self._due, now + self._lifetime)
         return [each.number for each in path]
 
-    def keep(self, tenant: str, tokens: Sequence[int], pages: Sequence[int], slot: int = 0) -> Node | None:
+    def keep(self, tenant: str, tokens: Sequence[int], pages: Sequence[int], slot: int) -> Node | None:
         """Keep the pages of a tenant's text, of which `tokens` are the first: as many as its share
         has, with the state that is marked in its slot. Pages of the same text that it keeps already
         stay. The last node of the text; None where there is none."""

@@ -144,8 +144,8 @@ class Seats:
 
     def rewind(self, slot: int, positions: int) -> None:
         """Keep the first positions of a slot, and its promise."""
+        self._boundary.forget(slot, positions)  # first: it refuses what a state cannot go back to
         self._cache.rewind(slot, positions)
-        self._boundary.forget(slot, positions)
 
     def restart(self, slot: int) -> None:
         """Let all pages of a slot go, and promise it a whole context of its own."""

@@ -41,12 +41,13 @@ def state_nbytes(architecture: Architecture) -> int:
 
 def division(nbytes: int, page: int, state: int, slots: int) -> tuple[int, int]:
     """How many pages and states of earlier texts fit into so many bytes: no more states than pages,
-    in half of the bytes at most. Where states are kept, each slot has a second one: see `mark`."""
+    in half of the bytes at most. Where states are kept, each slot has a second one: see `mark`.
+    Without room for a state no page is kept either: no text could begin with it."""
     if not state:
         return nbytes // page, 0
     nbytes = max(nbytes - slots * state, 0)
     states = min(nbytes // 2 // state, nbytes // (page + state))
-    return (nbytes - states * state) // page, states
+    return ((nbytes - states * state) // page, states) if states else (0, 0)
 
 
 class States:
@@ -85,7 +86,7 @@ class States:
 
     def wipe(self, slot: int) -> None:
         """Overwrite a state with zeros, and a slot's mark."""
-        for each in (slot, *([self.mark_of(slot)] if self._marks.pop(slot, 0) else [])):
+        for each in (slot, *([self.mark_of(slot)] if self._marks.pop(slot, None) is not None else [])):
             if self._memory is not None:
                 ctypes.memset(self.address + each * self.stride, 0, self.stride)
 

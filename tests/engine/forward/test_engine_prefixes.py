@@ -90,7 +90,7 @@ def test_the_pages_of_each_tenant(data):
             cache.cover(0, len(found) * PAGE, (len(text) - len(found)) * PAGE)
         for page, letter in list(zip(cache.pages_below(0, len(text) * PAGE), text, strict=True))[len(found):]:
             content(cache, page)[:] = ord(letter)
-        prefixes.keep(tenant, ids(text), cache.pages_below(0, len(text) * PAGE))
+        prefixes.keep(tenant, ids(text), cache.pages_below(0, len(text) * PAGE), 0)
         if tenant in models:
             models[tenant].keep(text, clock[0])
         cache.give_back(0)
@@ -242,7 +242,7 @@ def test_the_room_is_divided_anew(data):
             pages = cache.pages_below(0, len(text) * PAGE)
             for page, letter in list(zip(pages, text, strict=True))[len(found):]:
                 content(cache, page)[:] = ord(letter)
-            prefixes.keep(tenant, ids(text), pages)
+            prefixes.keep(tenant, ids(text), pages, 0)
             if tenant in kept:
                 kept[tenant].keep(text, clock[0])
             cache.give_back(0)
