@@ -189,6 +189,13 @@ def test_parts_that_no_layer_has(family: str) -> None:
         architecture_of(header | more | {f"{family}.expert_count": 8})
 
 
+@pytest.mark.parametrize("family", [name for name, card in FAMILIES.items() if card.recurrent in ("delta", "mamba")])
+def test_an_option_of_states_that_is_not_known(family: str) -> None:
+    """It may change the answers of a model that has them."""
+    with pytest.raises(UnsupportedError, match="ssm.dt_b_c_rms"):
+        architecture_of(family_models.metadata(family) | {f"{family}.ssm.dt_b_c_rms": True})
+
+
 def test_groups_of_experts_that_cannot_be_chosen_from() -> None:
     """Groups of unlike size, of one expert, or too few of them; groups that are all used say nothing."""
     header = family_models.metadata("bailingmoe2")
