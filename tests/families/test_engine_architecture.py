@@ -192,7 +192,7 @@ def test_parts_that_no_layer_has(family: str) -> None:
 @pytest.mark.parametrize("family", [name for name, card in FAMILIES.items() if card.recurrent in ("delta", "mamba")])
 def test_an_option_of_states_that_is_not_known(family: str) -> None:
     """It may change the answers of a model that has them."""
-    with pytest.raises(UnsupportedError, match="ssm.dt_b_c_rms"):
+    with pytest.raises(UnsupportedError, match=r"ssm\.dt_b_c_rms"):
         architecture_of(family_models.metadata(family) | {f"{family}.ssm.dt_b_c_rms": True})
 
 
