@@ -28,8 +28,7 @@ import httpx
 import numpy as np
 
 from appliance.boot.planning import budget
-from appliance.cli import numbers
-from appliance.cli.model import output as model_output
+from appliance.cli import bars, numbers
 from appliance.keys import providers as keys
 from appliance.models.catalogue import Catalogue
 from appliance.models.sealed import header as sealed_header
@@ -285,7 +284,7 @@ def sealed_model(name: str, work: Path, *, tile_size: int | None = None) -> tupl
         path.unlink()
     if not path.exists():
         plain = models.make(name, work) if given is None else given
-        with keys.FileKey(key).key() as secret, model_output.bars() as progress:
+        with keys.FileKey(key).key() as secret, bars.bars() as progress:
             sealing.seal(plain, path, secret.data, progress=progress,
                          **({} if tile_size is None else {"tile_size": tile_size}))
     return path, key

@@ -87,7 +87,7 @@ def _ruled(rulings: list[judge.Ruling]) -> Iterator[str]:
     if not rulings:
         return
     counts = Counter(each.outcome for each in rulings)
-    yield f"\nbaselines: {counts['pass']} pass, {counts['fail']} fail, {counts['not applicable']} do not apply"
+    yield f"\nrules: pass {counts['pass']}, fail {counts['fail']}, not applicable {counts['not applicable']}"
     width = max(len(each.id) for each in rulings)
     for each in rulings:
         at = each.diagnostic

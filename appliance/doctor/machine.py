@@ -49,7 +49,7 @@ def _processor(root: Path) -> Iterator[Line]:
         from appliance.kernels.runtime import ahead, quota, targets
     except ImportError:  # a client's installation
         yield Line(_AREA, "packages", "no", "this is a client's installation: it verifies, and serves nothing",
-                   "pip install 'CHECKOUT[server]'", (SERVE, BUILD, BOOT))
+                   "pip install './CHECKOUT[server]'", (SERVE, BUILD, BOOT))
         return
     yield Line(_AREA, "cores", "yes", f"{quota.cpus()} for this process")
     target = targets.detect()

@@ -49,7 +49,7 @@ def lines() -> Iterator[Line]:
                    () if there else need.packages)
     compiler = importlib.util.find_spec("numba") is not None
     yield Line(_AREA, "numba", "yes" if compiler else "note", "compiles the kernels" if compiler else
-               "not installed: it compiles the kernels", "" if compiler else "pip install 'CHECKOUT[server]'")
+               "not installed: it compiles the kernels", "" if compiler else "pip install './CHECKOUT[server]'")
 
 
 def install(packages: Sequence[str]) -> str:

@@ -125,7 +125,7 @@ class Observed:
         return [(float(at) - trial.asked, float(size)) for at, size in zip(part["at"], part["first"], strict=True)]
 
     def _socket(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
-        """Count times from the request's first record: when its client made it is not on the wire."""
+        """Count times from the request's first record on the wire, not from when it was made."""
         sent, came = (self._between(trial, trial.port, kind) for kind in (SENT, CAME))
         begun = next((at for at, _ in sent if at >= 0), 0.0)
         return [[(at - begun, size) for at, size in steps] for steps in (came, sent)], {}

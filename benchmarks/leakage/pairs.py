@@ -135,7 +135,7 @@ PAIRS: dict[str, Callable[[Maker, bool], Asked]] = {
     "topic": _topic,  # medicine, or cooking
     "language": _language,  # English, or German
     "cached": _cached,  # a text that was not asked before, or one that was
-    "same": _same,  # the first of these in both kinds: what is told of it is chance
+    "same": _same,  # the first of these in both kinds: any difference is chance
     "refused": _refused,  # answered, or refused
     "repetitive": _repetitive,  # the same words in any order, or in one order again and again
     "tool": _tool,  # a tool that may be called, or one that must be
