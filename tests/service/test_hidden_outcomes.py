@@ -18,6 +18,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from appliance.api.adapters.parameters import NAMES
+from appliance.api.problems import PROBLEMS
+from appliance.audit.detail import OUTCOME_INFO, OUTCOME_NBYTES, SUITE, seal_outcome
 from appliance.auditor import receipts
 from appliance.auditor.receipts import ReceiptDemands
 from appliance.cli.main import main
@@ -52,6 +55,17 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what is asked for
     "unknown": ({"model": "none"}, {"code": "model_not_found", "status": 404}),
     "wrong": ({"temperature": -1}, {"code": "invalid_value", "param": "temperature", "status": 400}),
 }
+
+
+def test_the_longest_outcome_has_room() -> None:
+    """Names and codes of the closed lists, a model's longest name, and the largest numbers that a log takes."""
+    most, key = 2**53 - 1, X25519PrivateKey.generate()
+    facts = {"status": 599, "code": max(PROBLEMS, key=len), "param": max(NAMES, key=len), "model": "m" * 64,
+             "finish": "content_filter", "prompt_tokens": most, "completion_tokens": most, "duration_us": most,
+             "first_token_us": most, "receipt": False, "key_sha256": "0" * 64}
+    sealed = seal_outcome(facts, key.public_key().public_bytes_raw(), "r")
+    assert OUTCOME_NBYTES == len(sealed)
+    assert facts == json.loads(SUITE.decrypt(sealed, key, OUTCOME_INFO + b"r"))
 
 
 @pytest.fixture(scope="module")
