@@ -76,8 +76,9 @@ def _ruling(checked: CheckResult, policy: Policy, name: str, rule: BaselineRule)
     path = path_text(place.path, checked.version or policy.appliance.schema_version)
     report.add(rule.severity, f"{name}/{rule.id}", f"{path} is {words}", checked.positions.span(place.path),
                detail=wanted(rule), fix=_fix(rule) if failing else "", path=path)
-    return Ruling(name, rule, "fail" if failing else "pass", report.found[0], words,
-                  place.path in checked.positions.spans, max(0, len(failing) - 1))
+    written = any(each[:len(place.path)] == place.path for each in checked.positions.spans)
+    return Ruling(name, rule, "fail" if failing else "pass", report.found[0], words, written,
+                  max(0, len(failing) - 1))
 
 
 def _shape(demand: Demand) -> FieldShape:

@@ -179,7 +179,10 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policy = str(ROOT / "examples/deployments/bank/deployment.hcl")
     finance, hipaa = (str(BASELINES[name]) for name in ("finance", "hipaa"))
     assert 0 == main(["check", policy, "--against", finance])
-    assert re.search(r"rules: pass \d+, fail 0, not applicable \d+", capsys.readouterr().out)
+    out = capsys.readouterr().out
+    assert re.search(r"rules: pass \d+, fail 0, not applicable \d+", out)
+    assert "approvals.approver is 3 blocks\n" in out
+    assert "tee.evidence.debug is false (not written)\n" in out
     assert 1 == main(["check", policy, "--against", finance, "--against", hipaa])
     out = capsys.readouterr().out
     assert 1 == out.count("  pass  production/approvals")
