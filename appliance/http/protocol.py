@@ -35,7 +35,8 @@ HEAD_SECONDS = 10.0
 WRITE_SECONDS = 30.0
 LINGER_SECONDS = 120.0  # for what the kernel still holds when a connection is over: 64 KiB by a slow link
 COLLECT_SECONDS = 1.0  # between collections of what connections left
-WRITE_BYTES = 32 * 1024  # that wait for a client before an answer waits, too; in the kernel as much, which doubles it
+WRITE_BYTES = 8 * 1024  # that wait for a client before an answer waits, too
+SOCKET_BYTES = 32 * 1024  # that the kernel holds of them, which doubles it
 AHEAD_BYTES = 64 * 1024  # of later requests that are held while one is answered
 
 
@@ -61,7 +62,7 @@ class Protocol(H11Protocol):
         own = transport.get_extra_info("socket")
         if own is not None and own.family in TCP:
             self._tcp = own
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WRITE_BYTES)  # it would hold some MiB of each
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)  # it would hold some MiB of each
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:

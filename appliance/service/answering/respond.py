@@ -30,7 +30,8 @@ from appliance.service.parts.exchange import Exchange
 from appliance.service.parts.wiring import Wiring
 
 JSON = "application/json"
-PART_BYTES = 16 * 1024  # of a body that are made at once
+PART_BYTES = 16 * 1024  # of a body that are made at once, with padding
+PIECE_BYTES = 4 * 1024  # and that wait at once for a client that reads slowly
 _STREAM = re.compile(rb'"stream"[\t\n\r ]*+:[\t\n\r ]*+true')  # a body that cannot be read may still say so
 
 
@@ -155,9 +156,9 @@ async def pieces_of(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
     held = bytearray()
     for part in parts:
         held += part
-        while len(held) >= PART_BYTES:
-            yield bytes(held[:PART_BYTES])
-            del held[:PART_BYTES]
+        while len(held) >= PIECE_BYTES:
+            yield bytes(held[:PIECE_BYTES])
+            del held[:PIECE_BYTES]
             await asyncio.sleep(0)
     yield bytes(held)
 
