@@ -31,7 +31,8 @@ class Record:
     JSON, by section.
 
     `conclusion` is why the evidence is genuine, empty until everything held; `stopped` is the error
-    that ended it. `names` are those of the machine, by authentic claims.
+    that ended it. `names` are those of the machine, by authentic claims. `hardware` is the report or
+    quote that was looked at, and `authentic` its claims in their platform's form, once they are proved.
     """
 
     kind: str
@@ -41,6 +42,8 @@ class Record:
     conclusion: str = ""
     stopped: AttestationError | None = None
     names: Names | None = None
+    hardware: bytes = b""
+    authentic: object | None = None
 
     def holds(self, rule: str, told: str) -> None:
         """Record a check that held, in words."""

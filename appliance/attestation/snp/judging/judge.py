@@ -31,7 +31,7 @@ def authentic(record: Record, given: Means) -> SnpClaims:
     `snp.verify`."""
     at, place = given.time(SNP.name), len(record.warnings)
     parsed = abi.parse(given.raw)
-    record.kind = f"{KIND}, version {parsed.version}"
+    record.kind, record.hardware = f"{KIND}, version {parsed.version}", given.raw
 
     def say(proved: SnpClaims | None) -> None:
         record.claims["claims"] = describe.describe(parsed, proved)
@@ -41,7 +41,7 @@ def authentic(record: Record, given: Means) -> SnpClaims:
     say(None)
     claims = verify.authenticate(parsed, given.collateral, at=at, roots=given.roots.amd)
     say(claims)
-    record.names = names(claims)
+    record.names, record.authentic = names(claims), claims
     record.holds("signature", f"the {claims.signing_key.upper()} signed the report")
     record.holds("chain", f"its chain leads to the pinned root ARK-{claims.product}")
     record.holds("endorsement", "chip id, TCB and product line are those of the certificate")

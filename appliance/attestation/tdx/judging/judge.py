@@ -35,7 +35,7 @@ def authentic(record: Record, given: Means) -> TdxClaims:
     `tdx.verify`."""
     at, place = given.time(TDX.name), len(record.warnings)
     parsed = abi.parse(given.raw)
-    record.kind = f"{KIND}, version {parsed.version}"
+    record.kind, record.hardware = f"{KIND}, version {parsed.version}", given.raw
     record.claims["claims"] = describe.describe(parsed, None)
     record.warnings += describe.warnings(parsed, None, at)
     record.followed(given.tail)
@@ -47,7 +47,7 @@ def authentic(record: Record, given: Means) -> TdxClaims:
     _compare_log(record, given.log(), parsed)
     told_of_log = record.warnings[before_log:]
     claims = verify.authenticate(signed, given.collateral, at=at, root=given.roots.intel)
-    record.names = names(claims)
+    record.names, record.authentic = names(claims), claims
     record.claims["claims"] = describe.describe(parsed, claims)
     record.warnings[place:] = [*describe.warnings(parsed, claims, at), *told_of_log]
     record.followed(given.tail)

@@ -42,12 +42,14 @@ BEHIND = (OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, REVOKED)
 @dataclass(frozen=True)
 class Standing:
     """The worst of platform, TDX module and QE. `since` and `overdue`: the oldest date of the
-    levels that are out of date, and their advisories."""
+    levels that are out of date, and their advisories. `wanting`: what keeps the platform from the
+    lowest level that is not out of date, one security version each."""
 
     status: str
     advisories: tuple[str, ...]
     since: datetime | None
     overdue: tuple[str, ...]
+    wanting: tuple[str, ...] = ()
 
 
 def _rejected(text: str) -> RejectedEvidenceError:
@@ -174,7 +176,21 @@ def _judge(quote: TdxQuote, pck: Pck, info: Mapping[str, Any], identity: Mapping
     status = _converged(status, enclave.status)
     judged = [each for each in (platform, module, enclave) if each is not None]
     behind = [each for each in judged if each.status in BEHIND]
-    return Standing(status, _advisories(judged), min((each.date for each in behind), default=None), _advisories(behind))
+    return Standing(status, _advisories(judged), min((each.date for each in behind), default=None),
+                    _advisories(behind), _wanting(quote, pck, info, identity) if behind else ())
+
+
+def _wanting(quote: TdxQuote, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[str, ...]:
+    """What has to rise, part by part, for a platform that is no longer out of date."""
+    svn = quote.body.tee_tcb_svn
+    good = [each for each in platform_levels(info) if each.status not in BEHIND]
+    found = min((_behind(pck, svn, each) for each in good), key=len, default=[])
+    modules = {str(each["id"]).upper(): each["tcbLevels"] for each in info.get("tdxModuleIdentities", [])}
+    for what, at, levels in ((f"TDX module {svn[1]:02X}", svn[0], modules.get(f"TDX_{svn[1]:02X}", ())),
+                             ("quoting enclave", quote.qe.isv_svn, identity["tcbLevels"])):
+        least = min((each.svn for each in svn_levels(levels) if each.status not in BEHIND), default=0)
+        found += [f"{what} is {at}, at least {least}"] if at < least else []
+    return tuple(found)
 
 
 def _advisories(levels: Sequence[Level]) -> tuple[str, ...]:

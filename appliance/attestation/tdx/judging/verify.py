@@ -68,6 +68,7 @@ class TdxTcb:
     since: datetime | None = None   # the oldest tcbDate of the levels that are out of date
     overdue: tuple[str, ...] = ()   # the advisories of those levels
     lives: tuple[tuple[datetime, datetime], ...] = ()  # from when until when each document and list is valid
+    wanting: tuple[str, ...] = ()   # the security versions that have to rise, if it is out of date
 
 
 @dataclass(frozen=True)
@@ -295,4 +296,4 @@ def _tcb(standing: Standing, pck: Pck, vouched: _Documents) -> TdxTcb:
         evaluation_number=min(int(each["tcbEvaluationDataNumber"]) for each in (info, identity)),
         issued=lives[0][0], next_update=min(ends for _, ends in lives),
         oldest=min(*(start for start, _ in lives), vouched.lists[-1][0]),
-        since=standing.since, overdue=standing.overdue, lives=(*lives, *vouched.lists))
+        since=standing.since, overdue=standing.overdue, lives=(*lives, *vouched.lists), wanting=standing.wanting)

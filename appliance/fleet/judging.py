@@ -1,0 +1,168 @@
+"""Judge a folder of evidence, file by file, and keep what came of it, so that a second time only what
+changed is judged.
+
+TDX quotes are judged by each evaluation number of Intel's documents at hand: the step that is
+announced shows beside the one in force.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from appliance.attestation import keyfile
+from appliance.attestation.judge import collateral_folder, recognise
+from appliance.attestation.judge.examine import MAX_BYTES, examine
+from appliance.attestation.judge.material import Material
+from appliance.attestation.snp.judging.verify import SnpClaims
+from appliance.attestation.tdx import abi
+from appliance.attestation.tdx.judging import judge as tdx_judge
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.tdx.signatures import SignedTdxQuote, verify_signatures
+from appliance.attestation.trust.roots import VENDORS, Roots
+from appliance.attestation.x509.judging.collateral import Collateral
+from appliance.attestation.x509.judging.pcs_answer import IDENTITY, TCB
+from appliance.errors import AttestationError, UncheckedEvidenceError
+from appliance.fleet import node
+from appliance.fleet.node import Node, TdxNode, TdxStanding
+
+STORE = "judged.jsonl"
+Told = Callable[[int, int], None]
+
+
+def judge(folder: Path, shared: Path | None, store: Path, *, at: datetime, roots: Roots = VENDORS,
+          told: Told = lambda done, total: None) -> list[Node]:
+    """All evidence below a folder, judged `at` a time, in the order of names.
+
+    `shared`: a folder of collateral for all; without it, what lies beside each file. Nodes of
+    `store` that did not change are taken from it; it is written whole. Raises
+    UncheckedEvidenceError where nothing below the folder is evidence.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != store)
+    known = {each.key: each for each in _stored(store)}
+    beside = _Beside(shared)
+    found: list[Node] = []
+    for done, path in enumerate(paths):
+        told(done, len(paths))
+        one = _node(path, folder, beside, known, at, roots)
+        if one is not None:
+            found.append(one)
+    if not found:
+        raise UncheckedEvidenceError(f"{folder}: none of its {len(paths)} files is evidence", code="fleet-empty",
+                                     hint="one file of evidence a machine: `appliance evidence FILE` says what is read")
+    keyfile.write_whole(store, "".join(f"{line}\n" for line in (
+        json.dumps({"format": node.FORMAT}), *(each.line() for each in found))).encode())
+    return found
+
+
+def _stored(store: Path) -> Iterator[Node]:
+    """The nodes of a store; none where it is absent or of another format."""
+    if not store.exists():
+        return
+    lines = store.read_text(errors="replace").splitlines()
+    if lines[:1] == [json.dumps({"format": node.FORMAT})]:
+        yield from map(node.read, lines[1:])
+
+
+class _Beside:
+    """Collateral by folder, each read once, and a digest of it."""
+
+    def __init__(self, shared: Path | None) -> None:
+        self._shared = shared
+        self._read: dict[Path, tuple[Collateral, bytes]] = {}
+
+    def of(self, path: Path) -> tuple[Collateral, bytes]:
+        folder = self._shared or path.parent
+        if folder not in self._read:
+            digest = hashlib.sha256()
+            for each in sorted(folder.iterdir()) if folder.is_dir() else ():
+                if each.is_file() and each.name != STORE and _kind(each) is None:
+                    digest.update(hashlib.sha256(each.read_bytes()).digest())
+            self._read[folder] = collateral_folder.load(folder), digest.digest()
+        collateral, digest_of = self._read[folder]
+        return collateral.copy(), digest_of
+
+
+def _kind(path: Path) -> str | None:
+    """The kind of evidence that a file is by its bytes; None if it is none."""
+    if path.stat().st_size > MAX_BYTES:
+        return None
+    kind = recognise.recognise(path.read_bytes())
+    return None if kind == recognise.CERTIFICATE and path.suffix != ".evidence" else kind
+
+
+def _node(path: Path, folder: Path, beside: _Beside, known: dict[str, Node], at: datetime, roots: Roots) -> Node | None:
+    if _kind(path) is None:
+        return None
+    data = path.read_bytes()
+    collateral, digest = beside.of(path)
+    name = path.relative_to(folder).as_posix()
+    key = hashlib.sha256(hashlib.sha256(data).digest() + digest + repr(roots).encode()).hexdigest()
+    if key in known and known[key].hardware is not None:
+        return replace(known[key], file=name)
+    record = examine(Material(data, path, collateral, roots=roots), at=at)
+    one = Node(name, key, record.kind, record.verdict, record.code, record.reason, record.hint or "")
+    if isinstance(record.authentic, SnpClaims):
+        return replace(one, hardware=record.authentic)
+    if recognise.recognise(record.hardware) == tdx_judge.KIND:
+        return replace(one, hardware=_tdx(record.hardware, collateral, at, roots))
+    return one
+
+
+def _tdx(quote: bytes, collateral: Collateral, at: datetime, roots: Roots) -> TdxNode | None:
+    """A quote beside each evaluation number; None where its own signatures do not hold."""
+    try:
+        signed = verify_signatures(abi.parse(quote), at=at, root=roots.intel)
+    except AttestationError:
+        return None
+    numbers = sorted({each for each in map(_number, _texts(collateral)) if each is not None})
+    return TdxNode(quote, min(each.not_valid_after_utc for each in signed.chain),
+                   tuple(_standing(signed, _only(collateral, number), number, at, roots) for number in numbers))
+
+
+def _standing(signed: SignedTdxQuote, collateral: Collateral, number: int, at: datetime, roots: Roots) -> TdxStanding:
+    """By the documents of one number: at a time, or else, where they are not of that time, at their
+    own."""
+    refused = ""
+    for when in (at, *(each.issued for each in collateral.answers if each.name == TCB),
+                 *(_issued(each) for each in collateral.documents)):
+        try:
+            return TdxStanding(number, tdx_verify.authenticate(signed, collateral, at=when, root=roots.intel).tcb)
+        except AttestationError as error:
+            refused = refused or error.summary
+            if error.code != "tdx-collateral-time":
+                return TdxStanding(number, None, error.summary)
+    return TdxStanding(number, None, refused)
+
+
+def _issued(document: dict[str, object]) -> datetime:
+    return datetime.fromisoformat(json.loads(str(document["tcb_info"]))["issueDate"])
+
+
+def _texts(collateral: Collateral) -> Iterator[str]:
+    """Intel's TCB information at hand, as text."""
+    yield from (each.text for each in collateral.answers if each.name == TCB and not each.misfit)
+    yield from (str(each.get("tcb_info")) for each in collateral.documents)
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(json.loads(text)["tcbEvaluationDataNumber"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def _only(collateral: Collateral, number: int) -> Collateral:
+    """Collateral without TCB information of other numbers; identities of another number go where
+    there is one of this."""
+    found = collateral.copy()
+    found.documents = [each for each in found.documents if _number(str(each.get("tcb_info"))) == number]
+    same = [each for each in found.answers if _number(each.text) == number]
+    others = () if any(each.name == IDENTITY for each in same) else [
+        each for each in found.answers if each.name == IDENTITY]
+    found.answers = [*same, *others]
+    return found
