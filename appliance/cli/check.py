@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from appliance.cli import feeds
 from appliance.errors import PolicyError
 from appliance.policy import policy_digest
 from appliance.policy.baselines import judge, reading
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", metavar="FILE", type=Path, action="append", default=[],
                         help="a baseline that the deployment is to meet, such as policies/baselines/hipaa.hcl or a "
                         "file of your own (docs/reference/baselines.md); may be repeated")
+    feeds.add(parser)
     place = parser.add_mutually_exclusive_group()
     place.add_argument("-o", "--output", metavar="OUT", type=Path,
                        help="with --upgrade: the file to make (default, also -: standard output); FILE replaces it")
@@ -54,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check one file: print the verdict, then its findings; or upgrade it."""
+    feeds.use(args)
     if args.upgrade:
         return _upgrade(args)
     if args.output is not None or args.in_place:

@@ -10,6 +10,7 @@ from pathlib import Path
 from appliance.attestation import keyfile
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.trust.unsafe import with_roots
+from appliance.cli import feeds
 from appliance.client import Verifier
 from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status
 from appliance.errors import PolicyError
@@ -67,6 +68,7 @@ def add_image(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machines", metavar="FILE", type=Path,
                         help="the signed list of machines that the policy demands (default: beside the policy, under "
                         "the name that the policy has)")
+    feeds.add(parser)
     parser.add_argument("--key-bound", action="store_true",
                         help="accept evidence of a TLS key where the policy says session_binding = \"key\": anybody "
                         "who once got that key can relay it")
@@ -79,6 +81,7 @@ def add_image(parser: argparse.ArgumentParser) -> None:
 
 def verifier(args: argparse.Namespace) -> Verifier:
     """Return the verifier of these arguments. Raises PolicyError, AttestationError."""
+    feeds.use(args)
     if args.measurements is None and (
             (args.builder_key is not None and args.releases is None) or args.measurements_unsigned):
         given = "--builder-key" if args.builder_key is not None else "--measurements-unsigned"

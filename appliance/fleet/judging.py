@@ -34,17 +34,17 @@ STORE = "judged.jsonl"
 Told = Callable[[int, int], None]
 
 
-def judge(folder: Path, shared: Path | None, store: Path, *, at: datetime, roots: Roots = VENDORS,
-          told: Told = lambda done, total: None) -> list[Node]:
+def judge(folder: Path, shared: Path | None, store: Path, *, at: datetime, announced: Path | None = None,
+          roots: Roots = VENDORS, told: Told = lambda done, total: None) -> list[Node]:
     """All evidence below a folder, judged `at` a time, in the order of names.
 
-    `shared`: a folder of collateral for all; without it, what lies beside each file. Nodes of
-    `store` that did not change are taken from it; it is written whole. Raises
-    UncheckedEvidenceError where nothing below the folder is evidence.
+    `shared`: a folder of collateral for all; without it, what lies beside each file. `announced`: a
+    folder of Intel's early documents. Nodes of `store` that did not change are taken from it; it is
+    written whole. Raises UncheckedEvidenceError where nothing below the folder is evidence.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != store)
     known = {each.key: each for each in _stored(store)}
-    beside = _Beside(shared)
+    beside = _Beside(shared, announced)
     found: list[Node] = []
     for done, path in enumerate(paths):
         told(done, len(paths))
@@ -71,20 +71,24 @@ def _stored(store: Path) -> Iterator[Node]:
 class _Beside:
     """Collateral by folder, each read once, and a digest of it."""
 
-    def __init__(self, shared: Path | None) -> None:
+    def __init__(self, shared: Path | None, announced: Path | None) -> None:
         self._shared = shared
         self._read: dict[Path, tuple[Collateral, bytes]] = {}
+        self._announced = (Collateral(), b"") if announced is None else self._of(announced)
 
-    def of(self, path: Path) -> tuple[Collateral, bytes]:
-        folder = self._shared or path.parent
+    def of(self, path: Path) -> tuple[Collateral, Collateral, bytes]:
+        """The collateral of a file, that and what is announced, and a digest of both."""
+        (collateral, digest), (more, other) = self._of(self._shared or path.parent), self._announced
+        return collateral.copy(), collateral.joined(more), digest + other
+
+    def _of(self, folder: Path) -> tuple[Collateral, bytes]:
         if folder not in self._read:
             digest = hashlib.sha256()
             for each in sorted(folder.iterdir()) if folder.is_dir() else ():
                 if each.is_file() and each.name != STORE and _kind(each) is None:
                     digest.update(hashlib.sha256(each.read_bytes()).digest())
             self._read[folder] = collateral_folder.load(folder), digest.digest()
-        collateral, digest_of = self._read[folder]
-        return collateral.copy(), digest_of
+        return self._read[folder]
 
 
 def _kind(path: Path) -> str | None:
@@ -99,7 +103,7 @@ def _node(path: Path, folder: Path, beside: _Beside, known: dict[str, Node], at:
     if _kind(path) is None:
         return None
     data = path.read_bytes()
-    collateral, digest = beside.of(path)
+    collateral, both, digest = beside.of(path)
     name = path.relative_to(folder).as_posix()
     key = hashlib.sha256(hashlib.sha256(data).digest() + digest + repr(roots).encode()).hexdigest()
     if key in known and known[key].hardware is not None:
@@ -109,7 +113,7 @@ def _node(path: Path, folder: Path, beside: _Beside, known: dict[str, Node], at:
     if isinstance(record.authentic, SnpClaims):
         return replace(one, hardware=record.authentic)
     if recognise.recognise(record.hardware) == tdx_judge.KIND:
-        return replace(one, hardware=_tdx(record.hardware, collateral, at, roots))
+        return replace(one, hardware=_tdx(record.hardware, both, at, roots))
     return one
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding
+from appliance.attestation.snp.judging import bulletins
 from appliance.attestation.snp.judging import validate as snp_rules
 from appliance.attestation.snp.judging.validate import SnpExpectations
 from appliance.attestation.snp.judging.verify import SnpClaims
@@ -23,6 +24,7 @@ from appliance.attestation.tdx.judging.validate import TdxExpectations
 from appliance.attestation.tdx.judging.verify import TdxClaims, TdxTcb
 from appliance.fleet.node import Node, TdxNode, TdxStanding
 from appliance.fleet.whatif import Update
+from appliance.policy.bulletins.shown import module_lacking
 from appliance.policy.schema.platform import Requirements
 
 FETCHED = ("revocation", "collateral-age", "collateral")  # rules that a new list or document meets
@@ -74,9 +76,14 @@ def _ended(what: str, until: datetime, at: datetime) -> Iterator[Fault]:
                     "TCB again: appliance collateral fetch")
 
 
+def _due(told: Iterable[str]) -> list[Fault]:
+    """What a feed enforces by then, and a node does not show."""
+    return [Fault("bulletin", each, "newer firmware from the machine's maker, as the bulletin has it") for each in told]
+
+
 def _snp(claims: SnpClaims, wanted: Requirements, at: datetime) -> list[Fault]:
     findings = snp_rules.validate(claims, SnpExpectations(), wanted, at=at)
-    return [*_ended("a certificate of its chain", claims.not_after, at),
+    return [*_ended("a certificate of its chain", claims.not_after, at), *_due(bulletins.lacking(claims, at.date())),
             *(Fault(each.rule, each.detail, _snp_cure(each, claims)) for each in findings if each.outcome == "fails")]
 
 
@@ -128,6 +135,7 @@ def _tdx(node: TdxNode, wanted: Requirements, at: datetime,
     faults += [Fault(each.rule, f"evaluation number {tcb.evaluation_number}: {each.detail}"
                      if each.rule in ("tcb-status", "advisories") else each.detail, _tdx_cure(each, tcb))
                for each in findings if each.outcome == "fails"]
+    faults += _due(module_lacking(claims.quote.body.tee_tcb_svn, at.date()))
     ends += [(tcb.next_update, "Intel's documents end")]
     if wanted.tdx.tcb_grace_ms is not None and tcb.since is not None:
         ends += [(tcb.since + timedelta(milliseconds=wanted.tdx.tcb_grace_ms), "tcb_grace ends")]

@@ -1,4 +1,5 @@
-"""Documents that people signed: approvals, tenants, machines, publishers, successors, timestamps.
-"""
+"""Documents that people signed: approvals, tenants, machines, publishers, successors, timestamps,
+bulletins."""
 
-__all__ = ["approvals", "bundle", "desk", "machines", "publisher", "releases", "successor", "tenants", "timestamps"]
+__all__ = ["approvals", "bundle", "desk", "feed", "machines", "publisher", "releases", "successor", "tenants",
+           "timestamps"]

@@ -109,19 +109,20 @@ def test_a_second_time_nothing_is_judged(amds: Judged, monkeypatch: pytest.Monke
 
 def _intel(folder: Path, root: Path) -> list[Node]:
     """Three TDs, of which one has firmware of before the step, with the documents in force and the announced ones."""
-    collateral = folder.parent / "collateral"
-    collateral.mkdir()
+    for each in ("standard", "early"):
+        (folder.parent / each).mkdir()
     standing, early = FakeIntel({"levels": [{**BEFORE, "tcbStatus": "UpToDate", "advisoryIDs": []}]}), FakeIntel(
         {"levels": [STEP, BEFORE], "info_number": 18, "qe_number": 18, "issued": ANNOUNCED})
     early.__dict__.update(root=standing.root, chain=standing.chain)
     for name, intel in (("standard", standing), ("early", early)):
-        (collateral / f"{name}.json").write_text(json.dumps(intel.document()))
+        (folder.parent / name / "intel.json").write_text(json.dumps(intel.document()))
     root.write_bytes(standing.root.public_bytes(Encoding.PEM))
     folder.mkdir()
     for name in ("a", "b"):
         (folder / f"{name}.quote").write_bytes(standing.quote(mr_td=name.encode() * 48))
     roots = Roots(intel=walks.fingerprint(standing.root))
-    return judging.judge(folder, collateral, folder / judging.STORE, at=NOW, roots=roots)
+    return judging.judge(folder, folder.parent / "standard", folder / judging.STORE, at=NOW, roots=roots,
+                         announced=folder.parent / "early")
 
 
 def test_a_step_of_intels_is_seen_before_its_day(tmp_path: Path) -> None:
@@ -187,7 +188,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     """Text and JSON, exit codes, and a what-if."""
     root = tmp_path / "root.pem"
     _intel(tmp_path / "fleet", root)
-    when, own = f"{NOW:%Y-%m-%dT%H:%M:%SZ}", ["--collateral", str(tmp_path / "collateral"), "--unsafe-root", str(root)]
+    when, own = f"{NOW:%Y-%m-%dT%H:%M:%SZ}", [
+        "--collateral", str(tmp_path / "standard"), "--announced", str(tmp_path / "early"), "--unsafe-root", str(root)]
     words = ["fleet", "judge", str(tmp_path / "fleet"), *own, "--at", when, "--judged-at", when]
     assert main(words) == 0
     assert "0 of 2 fail" in capsys.readouterr().out

@@ -145,7 +145,7 @@ def _low(floor: LineTcb, where: Path) -> Breaches:
 def _standing(rows: list[Bulletin]) -> str:
     """Say how far the numbers of rows can be relied on."""
     read = all(each.checked == "vendor" for each in rows)
-    known = "; ".join(dict.fromkeys(table.SOURCES[source] for each in rows for source in each.sources))
+    known = "; ".join(dict.fromkeys(table.SOURCES.get(source, source) for each in rows for source in each.sources))
     return f"sources: {known}" if read else f"the maker's own text was not read; sources: {known}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -39,7 +40,8 @@ class Bulletin:
     that no report shows.
 
     `first_seen`: the day or month when it was public. `checked`: whether the maker's own text was
-    read, or only what others say of it. `sources` are keys of `SOURCES`.
+    read, or only what others say of it. `sources` are keys of `SOURCES`, or texts of a feed.
+    `enforced_from`: the day from which a feed's publisher wants it met; a row of ours has none.
     """
 
     id: str
@@ -54,6 +56,7 @@ class Bulletin:
     flags: tuple[str, ...] = ()
     tee_tcb_svn: tuple[int, ...] = ()
     remark: str = ""
+    enforced_from: date | None = None
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 
 from appliance.policy.bulletins.bulletin import Bulletin, bits, model_of
 from appliance.policy.bulletins.table import of
@@ -23,9 +24,12 @@ class MachineState:
     facts: Mapping[str, bool]
 
 
-def lacking(line: str, shown: MachineState) -> Iterator[str]:
-    """Yield a sentence for each bulletin that asks more of a line than a machine shows."""
+def lacking(line: str, shown: MachineState, by: date | None = None) -> Iterator[str]:
+    """Yield a sentence for each bulletin that asks more of a line than a machine shows; with `by`,
+    of those alone that are enforced by then."""
     for bulletin in of(line):
+        if by is not None and (bulletin.enforced_from is None or bulletin.enforced_from > by):
+            continue
         if told := "; ".join(_lack(bulletin, shown)):
             yield f"{bulletin.name}: {told}"
 
@@ -51,10 +55,12 @@ def unseen(line: str) -> tuple[str, ...]:
     return tuple(bulletin.name for bulletin in of(line) if not bulletin.shows)
 
 
-def module_lacking(tee_tcb_svn: bytes) -> Iterator[str]:
+def module_lacking(tee_tcb_svn: bytes, by: date | None = None) -> Iterator[str]:
     """Yield a sentence for each bulletin that asks more of a TDX module than its security versions
-    show; modules of another major version count for themselves."""
+    show; modules of another major version count for themselves. `by`: as of `lacking`."""
     for bulletin in of("tdx"):
+        if by is not None and (bulletin.enforced_from is None or bulletin.enforced_from > by):
+            continue
         minor, major = bulletin.tee_tcb_svn
         if tee_tcb_svn[1] == major and tee_tcb_svn[0] < minor:
             yield f"{bulletin.name}: component 1 of TEE_TCB_SVN is {tee_tcb_svn[0]}, at least {minor}"

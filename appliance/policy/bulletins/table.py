@@ -13,6 +13,7 @@ row asks for either, although every patched machine shows both.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 
 from appliance.policy.bulletins.bulletin import Bulletin
@@ -87,6 +88,14 @@ TABLE: tuple[Bulletin, ...] = (
 )
 
 
+_ROWS: ContextVar[tuple[Bulletin, ...]] = ContextVar("rows", default=TABLE)
+
+
+def use(rows: tuple[Bulletin, ...]) -> None:
+    """Take a feed's rows in the place of the table, for this run of a command."""
+    _ROWS.set(rows)
+
+
 def of(line: str) -> tuple[Bulletin, ...]:
     """Return the rows on a product line, in the table's order. Siena has Genoa's firmware."""
-    return tuple(each for each in TABLE if each.line == ISSUED_AS.get(line, line))
+    return tuple(each for each in _ROWS.get() if each.line == ISSUED_AS.get(line, line))
