@@ -1,4 +1,5 @@
-"""`appliance fleet judge DIR`: which machines of a fleet fail, why and when, also by what is not so yet."""
+"""`appliance fleet`: judge which machines of a fleet fail, why and when, also under a what-if; and
+sign a feed of bulletins."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     judge = actions.add_parser(
         "judge", help="judge stored evidence, and rule on it again under a what-if",
         description="judge the evidence in a folder, one file a machine, and rule on it again under a what-if",
-        epilog="Each file is judged once; what came of it is kept in DIR/judged.jsonl, which is yours to protect.\n"
+        epilog="Each file is judged once. The result is kept in DIR/judged.jsonl, which is yours to protect.\n"
         "Without --policy the requirements are the defaults of schema 2.\n"
         f"what-ifs: {', '.join(whatif.FORMS)}\n"
         "exit codes: 0 no machine fails, 1 some do, 2 cannot run",
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     judge.add_argument("--if", dest="changes", metavar="WHAT", action="append", default=[],
                        help="a what-if, such as milan=out or floor.genoa.snp=25; may be repeated")
     judge.add_argument("--update", choices=("standard", "early"), default="standard",
-                       help="rule by Intel's step in force, or by the one that is announced")
+                       help="rule by Intel's step in force, or by the announced one")
     judge.add_argument("--renewed", action="store_true",
                        help="suppose that lists and documents are fetched anew by then")
     judge.add_argument("--store", metavar="FILE", type=Path, help="what was judged (default: DIR/judged.jsonl)")
@@ -129,7 +130,7 @@ def _as_json(each: Ruling) -> dict[str, Any]:
 
 
 def _lines(rulings: list[Ruling], failed: list[Ruling], at: datetime) -> list[str]:
-    """The report: how many fail and why, each of them, and what ends next of those that pass."""
+    """The report: how many fail and why, each of them, and a calendar of the others."""
     lines = [f"{len(failed)} of {len(rulings)} fail at {at:%Y-%m-%d %H:%M} UTC"]
     lines += [f"  {count:>6}  {rule}" for rule, count in _causes(failed)]
     for each in failed[:SHOWN]:
@@ -140,6 +141,6 @@ def _lines(rulings: list[Ruling], failed: list[Ruling], at: datetime) -> list[st
         lines += ["", f"and {len(failed) - SHOWN} more: --json has all"]
     coming = Counter((when.date(), cause) for each in rulings if not each.faults for when, cause in each.ends)
     if coming:
-        lines += ["", "of those that pass, in this order:"]
+        lines += ["", "the others pass; their next ends:"]
         lines += [f"  {day}  {count:>6}  {cause}" for (day, cause), count in sorted(coming.items())[:12]]
     return lines

@@ -1,5 +1,5 @@
-"""Judge a folder of evidence, file by file, and keep what came of it, so that a second time only what
-changed is judged.
+"""Judge a folder of evidence, file by file, and keep the result. Later only changed files are
+judged again.
 
 TDX quotes are judged by each evaluation number of Intel's documents at hand: the step that is
 announced shows beside the one in force.
@@ -17,25 +17,26 @@ from pathlib import Path
 from appliance.attestation import keyfile
 from appliance.attestation.judge import collateral_folder, recognise
 from appliance.attestation.judge.examine import MAX_BYTES, examine
+from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.judge.material import Material
 from appliance.attestation.snp.judging.verify import SnpClaims
 from appliance.attestation.tdx import abi
-from appliance.attestation.tdx.judging import judge as tdx_judge
-from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.tdx.judging import verify
 from appliance.attestation.tdx.signatures import SignedTdxQuote, verify_signatures
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.attestation.x509.judging.pcs_answer import IDENTITY, TCB
 from appliance.errors import AttestationError, UncheckedEvidenceError
 from appliance.fleet import node
-from appliance.fleet.node import Node, TdxNode, TdxStanding
+from appliance.fleet.node import Machine, TdxNode, TdxStanding
+from appliance.platforms import TDX
 
 STORE = "judged.jsonl"
 Told = Callable[[int, int], None]
 
 
 def judge(folder: Path, shared: Path | None, store: Path, *, at: datetime, announced: Path | None = None,
-          roots: Roots = VENDORS, told: Told = lambda done, total: None) -> list[Node]:
+          roots: Roots = VENDORS, told: Told = lambda done, total: None) -> list[Machine]:
     """All evidence below a folder, judged `at` a time, in the order of names.
 
     `shared`: a folder of collateral for all; without it, what lies beside each file. `announced`: a
@@ -45,7 +46,7 @@ def judge(folder: Path, shared: Path | None, store: Path, *, at: datetime, annou
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != store)
     known = {each.key: each for each in _stored(store)}
     beside = _Beside(shared, announced)
-    found: list[Node] = []
+    found: list[Machine] = []
     for done, path in enumerate(paths):
         told(done, len(paths))
         one = _node(path, folder, beside, known, at, roots)
@@ -59,7 +60,7 @@ def judge(folder: Path, shared: Path | None, store: Path, *, at: datetime, annou
     return found
 
 
-def _stored(store: Path) -> Iterator[Node]:
+def _stored(store: Path) -> Iterator[Machine]:
     """The nodes of a store; none where it is absent or of another format."""
     if not store.exists():
         return
@@ -99,7 +100,8 @@ def _kind(path: Path) -> str | None:
     return None if kind == recognise.CERTIFICATE and path.suffix != ".evidence" else kind
 
 
-def _node(path: Path, folder: Path, beside: _Beside, known: dict[str, Node], at: datetime, roots: Roots) -> Node | None:
+def _node(path: Path, folder: Path, beside: _Beside, known: dict[str, Machine], at: datetime,
+          roots: Roots) -> Machine | None:
     if _kind(path) is None:
         return None
     data = path.read_bytes()
@@ -109,10 +111,10 @@ def _node(path: Path, folder: Path, beside: _Beside, known: dict[str, Node], at:
     if key in known and known[key].hardware is not None:
         return replace(known[key], file=name)
     record = examine(Material(data, path, collateral, roots=roots), at=at)
-    one = Node(name, key, record.kind, record.verdict, record.code, record.reason, record.hint or "")
+    one = Machine(name, key, record.kind, record.verdict, record.code, record.reason, record.hint or "")
     if isinstance(record.authentic, SnpClaims):
         return replace(one, hardware=record.authentic)
-    if recognise.recognise(record.hardware) == tdx_judge.KIND:
+    if JUDGES[TDX.name].recognise(record.hardware) is not None:
         return replace(one, hardware=_tdx(record.hardware, both, at, roots))
     return one
 
@@ -135,7 +137,7 @@ def _standing(signed: SignedTdxQuote, collateral: Collateral, number: int, at: d
     for when in (at, *(each.issued for each in collateral.answers if each.name == TCB),
                  *(_issued(each) for each in collateral.documents)):
         try:
-            return TdxStanding(number, tdx_verify.authenticate(signed, collateral, at=when, root=roots.intel).tcb)
+            return TdxStanding(number, verify.authenticate(signed, collateral, at=when, root=roots.intel).tcb)
         except AttestationError as error:
             refused = refused or error.summary
             if error.code != "tdx-collateral-time":

@@ -1,7 +1,7 @@
 """A machine of a fleet as its evidence shows it, and how that is kept: one line of JSON each.
 
-What is kept was authentic when it was judged. Whoever can write the file can write anything into
-it: it is a memory of one's own, and no evidence.
+The claims were authentic when they were judged. The file is a memory of one's own, and no evidence:
+anybody who can write it can write anything into it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _HALF = 72  # bytes of r, and of s, in a report
 
 @dataclass(frozen=True)
 class TdxStanding:
-    """What Intel's documents of one evaluation number say of a platform; without `tcb`, why they
-    say nothing good."""
+    """Intel's word on a platform, by the documents of one evaluation number. Without `tcb`,
+    `refused` says why there is none."""
 
     number: int
     tcb: TdxTcb | None
@@ -45,7 +45,7 @@ class TdxNode:
 
 
 @dataclass(frozen=True)
-class Node:
+class Machine:
     """One file of evidence. `verdict`: genuine, not genuine, cannot tell; of the latter two,
     `code`, `reason` and `hint` say why. `hardware`: authentic claims, if there are any. `key`:
     SHA-256 over the file and its collateral."""
@@ -97,13 +97,13 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def read(line: str) -> Node:
+def read(line: str) -> Machine:
     """The node of a line. Raises MalformedEvidenceError for another line."""
     try:
         own = json.loads(line)
         snp, tdx = own.pop("snp", None), own.pop("tdx", None)
         hardware = _snp_of(snp) if snp is not None else _tdx_of(tdx) if tdx is not None else None
-        return Node(**own, hardware=hardware)
+        return Machine(**own, hardware=hardware)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, MalformedEvidenceError):
         raise MalformedEvidenceError("fleet: a line of the judged nodes is not in its form", code="fleet-store",
                                      hint="remove the file, and judge again") from None

@@ -1,5 +1,5 @@
-"""Rule on judged nodes by requirements and a time: which fail, why, and what mends them; and when the
-others will.
+"""Rule on judged machines by requirements and a time: which fail, why, and what mends them; and
+when the others will.
 
 No signature is checked again. The rules are those of `verify`, without what an image, a nonce or a
 key has to be.
@@ -22,14 +22,14 @@ from appliance.attestation.tdx.judging import validate as tdx_rules
 from appliance.attestation.tdx.judging.pck import Pck
 from appliance.attestation.tdx.judging.validate import TdxExpectations
 from appliance.attestation.tdx.judging.verify import TdxClaims, TdxTcb
-from appliance.fleet.node import Node, TdxNode, TdxStanding
+from appliance.fleet.node import Machine, TdxNode, TdxStanding
 from appliance.fleet.whatif import Update
 from appliance.policy.bulletins.shown import module_lacking
 from appliance.policy.schema.platform import Requirements
 
 FETCHED = ("revocation", "collateral-age", "collateral")  # rules that a new list or document meets
 _BELOW = re.compile(r"([a-z]+) ([0-9]+) is below ([0-9]+)")
-_NO_PCK = Pck(b"", b"", (), 0, None, b"", None)  # the rules read the quote and Intel's judgement alone
+_NO_PCK = Pck(b"", b"", (), 0, None, b"", None)  # the rules read the quote and Intel's judgement
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class Ruling:
     """A node's faults, none if it passes. `ends`: when it will fail if nothing is done, by cause,
     the first first."""
 
-    node: Node
+    node: Machine
     faults: tuple[Fault, ...]
     ends: tuple[tuple[datetime, str], ...] = ()
 
 
-def rule(nodes: Iterable[Node], wanted: Requirements, *, at: datetime, update: Update = "standard",
+def rule(nodes: Iterable[Machine], wanted: Requirements, *, at: datetime, update: Update = "standard",
          renewed: bool = False) -> list[Ruling]:
     """Rule on each node `at` a time. `update`: by Intel's documents of the lowest evaluation number
     that is in force, or of the highest. `renewed`: as if lists and documents were fetched anew."""
     return [_rule(each, wanted, at, update, renewed) for each in nodes]
 
 
-def _rule(node: Node, wanted: Requirements, at: datetime, update: Update, renewed: bool) -> Ruling:
+def _rule(node: Machine, wanted: Requirements, at: datetime, update: Update, renewed: bool) -> Ruling:
     hardware = node.hardware
     if isinstance(hardware, SnpClaims):
         faults, ends = _snp(hardware, wanted, at), list(_snp_ends(hardware))
@@ -77,7 +77,7 @@ def _ended(what: str, until: datetime, at: datetime) -> Iterator[Fault]:
 
 
 def _due(told: Iterable[str]) -> list[Fault]:
-    """What a feed enforces by then, and a node does not show."""
+    """Faults by the bulletins that a feed enforces by then."""
     return [Fault("bulletin", each, "newer firmware from the machine's maker, as the bulletin has it") for each in told]
 
 
@@ -88,7 +88,7 @@ def _snp(claims: SnpClaims, wanted: Requirements, at: datetime) -> list[Fault]:
 
 
 def _snp_cure(finding: Finding, claims: SnpClaims) -> str:
-    """What mends a failed rule on SEV-SNP; empty where evidence does not tell."""
+    """The cure of a failed rule on SEV-SNP; empty where evidence does not tell."""
     if finding.rule.startswith("tcb-"):
         parts = ", ".join(f"{name} {least} or later" for name, _, least in _BELOW.findall(finding.detail))
         then = {"tcb-launch": "; then start the guest again", "tcb-committed": "; then commit it"}

@@ -1,4 +1,4 @@
-"""What if: changes of a policy's requirements that somebody wants to try on a fleet, one word each."""
+"""Changes of a policy's requirements, one word each, for a trial on a fleet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _MOST = 255
 
 
 def changed(wanted: Requirements, words: Sequence[str]) -> Requirements:
-    """Requirements with every change made, in their order. Raises PolicyError naming the word and what is allowed."""
+    """Requirements with every change made, in their order. Raises PolicyError with the word and
+    what is allowed."""
     for word in words:
         name, _, value = word.partition("=")
         wanted = _changed(wanted, name.strip().lower(), value.strip(), word)

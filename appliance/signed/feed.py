@@ -149,7 +149,8 @@ def sign(feed: Any, key: Ed25519PrivateKey) -> bytes:
 
 
 def opened(data: bytes) -> tuple[Any, str | None]:
-    """The `feed` object of a file and its signature, if it has one; nothing of it is believed yet."""
+    """The `feed` object of a file, and its signature if it has one. Nothing of it is believed
+    yet."""
     try:
         value = strict.json_value(data) if len(data) <= MAX_BYTES else None
     except ValueError:

@@ -18,14 +18,14 @@ from appliance.attestation.x509 import walks
 from appliance.cli.main import main
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.fleet import judging, node, ruling, whatif
-from appliance.fleet.node import Node
+from appliance.fleet.node import Machine
 from appliance.policy.schema.platform import Requirements
 from tests.support import fake_intel
 from tests.support.fake_amd import NOW as AMD_NOW
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_intel import NOW, FakeIntel
 
-Judged = tuple[Path, list[Node], Roots]
+Judged = tuple[Path, list[Machine], Roots]
 ANNOUNCED = NOW - timedelta(days=2)
 STEP = {"tcb": {"sgxtcbcomponents": [{"svn": 6}, *[{"svn": 5}] * 15], "pcesvn": 11,
                 "tdxtcbcomponents": [{"svn": 3}, *[{"svn": 0}] * 15]},
@@ -45,7 +45,7 @@ def _snp(amd: FakeAmd, folder: Path, name: str, **fields: Any) -> None:
     (where / "list.crl").write_bytes(amd.crl(serial=99).public_bytes(Encoding.DER))
 
 
-def _rulings(nodes: list[Node], *words: str, **more: Any) -> dict[str, list[str]]:
+def _rulings(nodes: list[Machine], *words: str, **more: Any) -> dict[str, list[str]]:
     found = ruling.rule(nodes, whatif.changed(Requirements(), words), **more)
     return {each.node.file: [fault.rule for fault in each.faults] for each in found}
 
@@ -107,7 +107,7 @@ def test_a_second_time_nothing_is_judged(amds: Judged, monkeypatch: pytest.Monke
     assert examined == ["new"]
 
 
-def _intel(folder: Path, root: Path) -> list[Node]:
+def _intel(folder: Path, root: Path) -> list[Machine]:
     """Three TDs, of which one has firmware of before the step, with the documents in force and the announced ones."""
     for each in ("standard", "early"):
         (folder.parent / each).mkdir()

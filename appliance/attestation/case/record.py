@@ -31,8 +31,8 @@ class Record:
     JSON, by section.
 
     `conclusion` is why the evidence is genuine, empty until everything held; `stopped` is the error
-    that ended it. `names` are those of the machine, by authentic claims. `hardware` is the report or
-    quote that was looked at, and `authentic` its claims in their platform's form, once they are proved.
+    that ended it. `names` are those of the machine, by authentic claims. `hardware` is the report
+    or quote, and `authentic` its claims in their platform's form, once they are proved.
     """
 
     kind: str

@@ -3,4 +3,4 @@
 The table only advises. A policy says what evidence must show, and nothing here changes a verdict.
 """
 
-__all__ = ["advice", "lines", "shown"]
+__all__ = ["advice", "bulletin", "lines", "shown", "table"]

@@ -3,4 +3,4 @@
 This half is the verifier's and does not ship.
 """
 
-__all__ = ["abi", "certificate", "judge", "kds", "validate", "verify"]
+__all__ = ["abi", "bulletins", "certificate", "judge", "kds", "validate", "verify"]

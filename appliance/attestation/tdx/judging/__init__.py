@@ -3,4 +3,4 @@
 This half is the verifier's and does not ship.
 """
 
-__all__ = ["judge", "pcs"]
+__all__ = ["judge", "pck", "pcs", "validate", "verify"]
