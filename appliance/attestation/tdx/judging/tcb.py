@@ -181,7 +181,7 @@ def _judge(quote: TdxQuote, pck: Pck, info: Mapping[str, Any], identity: Mapping
 
 
 def _wanting(quote: TdxQuote, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[str, ...]:
-    """What has to rise, part by part, for a platform that is no longer out of date."""
+    """The parts that have to rise, until a platform is no longer out of date."""
     svn = quote.body.tee_tcb_svn
     good = [each for each in platform_levels(info) if each.status not in BEHIND]
     found = min((_behind(pck, svn, each) for each in good), key=len, default=[])
