@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -84,8 +85,9 @@ def make(name: str, work: Path) -> Path:
             values = family_models._vector(tensor, shape, random)
             tensors.append(Tensor(tensor, 0, shape[::-1], values.astype(np.float32).tobytes()))
             continue
-        kind = Type[only.upper() or "Q4_K"] if shape[1] % 256 == 0 else Type.Q8_0
-        tensors.append(Tensor(tensor, int(kind), shape[::-1], blocks(kind, *shape, random).tobytes()))
+        kind = Type[only.upper() or "Q4_K"] if shape[-1] % 256 == 0 else Type.Q8_0
+        data = blocks(kind, math.prod(shape[:-1]), shape[-1], random)
+        tensors.append(Tensor(tensor, int(kind), shape[::-1], data.tobytes()))
     keys = [family_models.header_key(key, value) for key, value in family_models.metadata(name).items()]
     work.mkdir(parents=True, exist_ok=True)
     path.write_bytes(build([*keys, *family_models.tokenizer_keys()], tensors))

@@ -8,6 +8,7 @@ the engine, so the limits are those of the very threads and pages that the engin
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,29 @@ def _reader(ahead: int, work: int) -> Any:
     return read
 
 
+def _pieces(ahead: int) -> Any:
+    def read(thread: int, threads: int, arguments: int) -> None:
+        """Sum pieces of memory one after the other, of each a contiguous share; arguments (i64): a
+        list of address and bytes of each, how many, out."""
+        a = b = c = d = splat_i32(0)
+        for piece in range(get_i64(arguments + 8)):
+            place = get_i64(arguments) + 16 * piece
+            share = get_i64(place + 8) // threads // 256 * 256
+            start = get_i64(place) + thread * share
+            for position in range(start, start + share, 256):
+                if ahead:
+                    prefetch(position + ahead)
+                    prefetch(position + ahead + 64)
+                    prefetch(position + ahead + 128)
+                    prefetch(position + ahead + 192)
+                a = a + load_i32(position)
+                b = b + load_i32(position + 64)
+                c = c + load_i32(position + 128)
+                d = d + load_i32(position + 192)
+        store_i32(get_i64(arguments + 16) + thread * 64, a + b + c + d)
+    return read
+
+
 def _dots(thread: int, threads: int, arguments: int) -> None:
     """`rounds` of 12 independent dot products of registers; arguments (i64): address, rounds, out.
     """
@@ -140,6 +164,8 @@ class Hardware:
         signature = CSignature.parse("void(i8,i8,i8)")
         self._readers = [self._loader.load(Kernel(f"read_{ahead}_{work}", signature, _reader(ahead, work)))
                          for ahead, work in READERS]
+        self._pieces = [self._loader.load(Kernel(f"pieces_{ahead}", signature, _pieces(ahead)))
+                        for ahead in sorted({ahead for ahead, work in READERS if not work})]
         self._dots = {count: self._loader.load(Kernel(code.__name__, signature, code))
                       for count, code in ((_CHAINS, _dots), (_CHAINS_FEW, _dots_few))
                       if count == _CHAINS_FEW or targets.compiling().vectors == "avx512vnni"}
@@ -162,6 +188,14 @@ class Hardware:
             self._buffer.view("u1")[:] = 1  # every page is real
         buffer = self._buffer.address
         return 3 * BUFFER / min(sum(self._run(kernel, buffer, BUFFER) for _ in range(3)) for kernel in self._readers)
+
+    def seconds(self, pieces: Sequence[tuple[int, int]]) -> float:
+        """Seconds in which the pool's threads read pieces of memory, of so many bytes from an
+        address on, in their order and in the best way to read. The threads do not wait for each
+        other between pieces."""
+        table = Memory(16 * len(pieces))
+        table.view("i8").reshape(-1, 2)[:] = pieces
+        return min(self._run(kernel, table.address, len(pieces)) for kernel in self._pieces)
 
     def line(self) -> float:
         """Seconds that a line of memory takes from one of two threads to the other, best of five.

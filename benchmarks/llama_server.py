@@ -41,7 +41,7 @@ class Llama:
         api.llama_backend_init()
         self._model = self._context = None
         self._path = ""
-        self._depth = (0, 0)  # sequences, positions that are filled
+        self._depth = self._behind = (0, 0)  # sequences, positions that are filled; a text, positions
 
     def open(self, model: str, threads: int, context: int, slots: int) -> dict[str, Any]:
         """Load a model (again only if it is another one) and make a context."""
@@ -63,7 +63,7 @@ class Llama:
         self._memory = api.llama_get_memory(self._context)
         self._vocabulary = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
         self._rows = api.llama_batch_init(max(2048, context), 0, 1)
-        self._depth = (0, 0)
+        self._depth, self._behind, self._threads = (0, 0), (0, 0), threads
         return {"seconds": time.perf_counter() - start}
 
     def _run(self, rows: list[tuple[int, int, int]], wanted: bool = True) -> None:
@@ -89,6 +89,7 @@ class Llama:
                 self._api.llama_memory_seq_rm(self._memory, sequence, depth, -1)
             return
         self._api.llama_memory_clear(self._memory, True)
+        self._behind = (0, 0)
         for sequence in range(sequences):
             if depth:
                 self._run([(token, i, sequence) for i, token in enumerate(self._tokens(depth))], wanted=False)
@@ -97,7 +98,7 @@ class Llama:
     def first(self, tokens: int) -> dict[str, Any]:
         """Prefill in an empty context."""
         self._api.llama_memory_clear(self._memory, True)
-        self._depth = (0, 0)
+        self._depth = self._behind = (0, 0)
         rows = [(token, i, 0) for i, token in enumerate(self._tokens(tokens))]
         start = time.perf_counter()
         self._run(rows)
@@ -115,6 +116,21 @@ class Llama:
         for step, token in enumerate(ids):
             self._run([(spread(token, sequence, self._vocabulary), depth + step, sequence)
                        for sequence in range(sequences)])
+        return {"seconds": time.perf_counter() - start}
+
+    def follow(self, depth: int, tokens: int) -> dict[str, Any]:
+        """As `own_server` has it. All threads read the text."""
+        if self._behind[0] != depth:
+            self._api.llama_set_n_threads(self._context, self._threads, len(os.sched_getaffinity(0)))
+            self._fill(1, 0)
+            self._run([(token, i, 0) for i, token in enumerate(self._tokens(depth))], wanted=False)
+            self._api.llama_set_n_threads(self._context, self._threads, self._threads)
+            self._depth, self._behind = (0, 0), (depth, depth)
+        at, ids = self._behind[1], self._tokens(tokens)
+        self._behind = depth, at + tokens
+        start = time.perf_counter()
+        for step, token in enumerate(ids):
+            self._run([(token, at + step, 0)])
         return {"seconds": time.perf_counter() - start}
 
 

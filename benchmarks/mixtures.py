@@ -8,7 +8,10 @@ eight requests, and a prompt of 512 tokens.
 `decrypted` is what a token of one request decrypts, over the bytes of the matrices that it needs.
 The bound of a sealed token is the time in which the threads decrypt those bytes, in tiles of that
 size and by the same library, and the time of a resident token. Both are measured in the same
-rounds. The bound of a resident token is the time in which the threads read its weights from memory.
+rounds. The bound of a resident token is the time in which the threads read those very bytes where
+they are, without waiting for each other: the same matrices, and of experts as many, by chance. It
+is measured before and after each turn, since a machine's memory changes its speed within seconds.
+"memory" is the speed at which they read one large buffer from its start to its end.
 Costs are those of passes by their rows, each of another text, in passes of one row, beside what
 guessing reckons with (`engine.batch.speculate`).
 """
@@ -86,7 +89,7 @@ def decode(engines: Sequence[Engine], threads: int, rounds: int, nbytes: int) ->
     by_name = {engine.name: engine for engine in engines}
     speeds: dict[str, list[float]] = {name: [] for name in by_name}
     rates: dict[int, list[float]] = {count: [] for count in sorted({1, threads})}
-    sealed, bandwidth = by_name[SEALED], list[float]()
+    sealed, bandwidth, reads = by_name[SEALED], list[float](), list[float]()
     for engine in engines:
         engine.ask("decode", depth=DEPTH, tokens=4)
     before = sealed.ask("opened")
@@ -95,7 +98,10 @@ def decode(engines: Sequence[Engine], threads: int, rounds: int, nbytes: int) ->
     for _ in range(rounds):
         for name, engine in by_name.items():
             time.sleep(measure.PAUSE_SECONDS)
+            first = engine.ask("reads", tokens=TOKENS)["seconds"] if name == RESIDENT else 0.0
             speeds[name].append(TOKENS / float(engine.ask("decode", depth=DEPTH, tokens=TOKENS)["seconds"]))
+            if name == RESIDENT:
+                reads.append(2 * TOKENS / (first + engine.ask("reads", tokens=TOKENS)["seconds"]))
         for count, found in rates.items():
             found.append(sealed.ask("decryption", nbytes=after["tile"], threads=count, seconds=_SECONDS)["rate"])
         bandwidth.append(by_name[RESIDENT].ask("limits", peak=False)["bandwidth"])
@@ -109,7 +115,7 @@ def decode(engines: Sequence[Engine], threads: int, rounds: int, nbytes: int) ->
             "sealed_of_bound": _ratio(speeds[SEALED], bounds), "sealed_of_resident": _ratio(
                 speeds[SEALED], speeds[RESIDENT]),
             "oblivious_of_resident": _ratio(speeds[OBLIVIOUS], speeds[RESIDENT]),
-            "resident_of_bound": _ratio(speeds[RESIDENT], [each / nbytes for each in bandwidth])}
+            "resident_bounds": reads, "resident_of_bound": _ratio(speeds[RESIDENT], reads)}
 
 
 def costs(engines: Sequence[Engine], rounds: int, reckoned: PassCost) -> dict[str, Any]:

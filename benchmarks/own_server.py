@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import resource
 import sys
@@ -15,7 +16,9 @@ from appliance.boot.planning.footprint import known_roles
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.packing import Packing
+from appliance.engine.forward.program_tables import order_of
 from appliance.families.header import architecture_of
+from appliance.families.program import program
 from appliance.families.tensors import check_tensors
 from appliance.kernels.runtime import table
 from appliance.kernels.runtime.threads import Pool
@@ -44,7 +47,7 @@ class Own:
         self._source: TileSource | None = None
         self._forward: Forward | None = None
         self._pool: Pool | None = None
-        self._depth = (0, 0)
+        self._depth = self._behind = (0, 0)
 
     def open(self, model: str, threads: int, context: int, slots: int) -> dict[str, Any]:
         """Load a model (again only if it is another one) and make buffers."""
@@ -63,7 +66,9 @@ class Own:
         self._pool = Pool(self._kernels, threads)
         self._cache = KVCache(shape, slots, context)
         self._forward = Forward(self._source, shape, plan, self._cache, self._kernels, self._pool)
-        self._vocabulary, self._depth = shape.vocabulary, (0, 0)
+        self._vocabulary, self._depth, self._behind = shape.vocabulary, (0, 0), (0, 0)
+        self._used = 0 if shape.mixture is None else shape.mixture.used
+        self._matrices = [*itertools.chain(*order_of(program(shape, plan))), plan.output]
         return {"seconds": time.perf_counter() - start, "resident": resident_bytes(), "bare": self._bare,
                 "origin": self._kernels.origin, "target": self._kernels.target.name}
 
@@ -85,7 +90,7 @@ class Own:
     def _fill(self, sequences: int, depth: int) -> None:
         """Bring the cache to `depth` positions in each of the first slots."""
         assert self._forward is not None
-        fresh = self._depth != (sequences, depth)
+        fresh, self._behind = self._depth != (sequences, depth), (0, 0)
         for slot in range(self._cache.slots):
             self._forward.boundary.forget(slot, depth if not fresh and slot < sequences else 0)
         if fresh and depth:
@@ -115,6 +120,21 @@ class Own:
                               [depth + step] * sequences, slots, slots)
         return {"seconds": time.perf_counter() - start}
 
+    def follow(self, depth: int, tokens: int) -> dict[str, Any]:
+        """Single tokens behind a text of `depth`, which is read where the call before had another
+        depth. The next call goes on behind them: a recurrent layer's state does not go back."""
+        assert self._forward is not None
+        if self._behind[0] != depth:
+            self._fill(0, 0)
+            self._prompt(0, depth, wanted=False)
+            self._behind = depth, depth
+        at, ids = self._behind[1], self._tokens(tokens)
+        self._behind = depth, at + tokens
+        start = time.perf_counter()
+        for step, token in enumerate(ids):
+            self._forward.run([token], [at + step], [0], [0])
+        return {"seconds": time.perf_counter() - start}
+
     def line(self) -> dict[str, Any]:
         """How far the open pool's threads are from each other."""
         return {"seconds": self._hardware().line()}
@@ -123,6 +143,25 @@ class Own:
         """Read bandwidth, and the integer peak if asked for, of the open pool's threads."""
         hardware = self._hardware()
         return {"bandwidth": hardware.bandwidth(), "dot_peak": hardware.dot_peak() if peak else None}
+
+    def reads(self, tokens: int) -> dict[str, Any]:
+        """The bytes of the weights of so many tokens, and the seconds in which the open pool's
+        threads read those very bytes where they are. Of a layer's experts each token has others, by
+        chance."""
+        pieces = [piece for random in map(np.random.default_rng, range(tokens)) for piece in self._weights(random)]
+        return {"nbytes": sum(nbytes for _, nbytes in pieces), "seconds": self._hardware().seconds(pieces)}
+
+    def _weights(self, random: np.random.Generator) -> list[tuple[int, int]]:
+        """Address and bytes of what a token is multiplied with, in the order of a pass."""
+        assert self._source is not None
+        found, chosen = list[tuple[int, int]](), dict[str, list[int]]()
+        for name in self._matrices:
+            weight, layer = self._source.weight(name), name.rpartition(".ffn")[0]
+            runs = [0]
+            if weight.runs > 1:
+                runs = chosen.setdefault(layer, random.permutation(weight.runs)[:self._used].tolist())
+            found += [(weight.address + run * weight.nbytes, weight.nbytes) for run in runs]
+        return found
 
     def _hardware(self) -> Any:
         from benchmarks.hardware import Hardware  # brings the compiler; not before memory was measured

@@ -289,6 +289,16 @@ class Code:
         adjust = (bits & 1).compare("==", 0) & error.compare("!=", 0.0)
         return adjust.select(odd, bits).bits(F64).convert("fptrunc", F32)
 
+    def scales(self, x: Val) -> bool:
+        """Whether `scale` is an instruction for such floats."""
+        return self.target == "avx512vnni" and x.lanes == 16
+
+    def scale(self, x: Val, power: Val) -> Val:
+        """x * 2**power of finite floats and integers, rounded once."""
+        zero, every, nearest = x.like(0.0), self.constant(I16, -1), self.constant(I32, 4)  # 4: as the thread rounds
+        return self.call("llvm.x86.avx512.mask.scalef.ps.512", x.type, x, power.convert("sitofp", F32), zero, every,
+                         nearest)
+
     def larger(self, x: Val, y: Val) -> Val:
         """x > y ? x : y (so y where either is NaN)."""
         return x.compare(">", y).select(x, y)

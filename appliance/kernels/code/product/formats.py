@@ -64,9 +64,13 @@ class Rows:
         """2 bytes of each row as int32, without a sign."""
         return self.code.load(self._address(offset, 2), I16, self.lanes).convert("zext", I32)
 
+    def bytes(self, offset: int) -> Val:
+        """A byte of each row as int32, without a sign."""
+        return self.code.load(self._address(offset, 1), I8, self.lanes).convert("zext", I32)
+
     def powers(self, offset: int) -> Val:
         """A byte e of each row as the float32 2^(e - 128)."""
-        e = self.code.load(self._address(offset, 1), I8, self.lanes).convert("zext", I32)
+        e = self.bytes(offset)
         # 2^-128 and 2^-127 are subnormal: there, and only there, the second number is larger.
         return self.code.larger((e - 1) << 23, (e + 1) << 21).bits(F32)
 
@@ -170,13 +174,17 @@ class Format:
         """The scale of a block (float32)."""
         return rows.halves(0)
 
+    def scaled(self, rows: Rows, total: Val, tokens: int) -> Val:
+        """A total times the factor, one of those of so many tokens."""
+        return self.factor(rows) * total
+
     def scale(self, rows: Rows, j: int) -> Val | None:
         """The integer scale of sub-block j of the round; None where there is none."""
         return None
 
     def finish(self, rows: Rows, tokens: Tokens, token: int, total: Val, result: Val) -> Val:
         """Add a block's total (float32) to the result: result + d * total * activation scale."""
-        scaled = self.factor(rows) * total
+        scaled = self.scaled(rows, total, tokens.tokens)
         return rows.code.fma(scaled, tokens.float(shapes.Q32_SCALE, token), result)
 
 
@@ -232,6 +240,12 @@ class Looked(Small):
     def factor(self, rows: Rows) -> Val:
         """A power of two, or d."""
         return rows.powers(0) if self.power else rows.halves(0)
+
+    def scaled(self, rows: Rows, total: Val, tokens: int) -> Val:
+        """The same product, without the power itself where few tokens share it."""
+        if self.power and tokens <= 2 and rows.code.scales(total):
+            return rows.code.scale(total, rows.bytes(0) - 128)
+        return super().scaled(rows, total, tokens)
 
 
 class Super(Format):
