@@ -84,7 +84,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshots:
+class SnapshotRoom:
     """The states of earlier texts that `prefix_cache` has room for, of a model whose layers have
     states."""
 
@@ -185,13 +185,13 @@ class Footprint:
         kept = self.model.prefix_cache
         return 0 if kept is None or self.foreign is not None else kept.size_bytes
 
-    def snapshots(self, share: Share, tenants: int = 1) -> Snapshots | None:
+    def snapshots(self, share: Share, tenants: int = 1) -> SnapshotRoom | None:
         """The states that are kept of earlier texts; None where none are asked for."""
         if not self.prefixes or self.shape is None or not self.shape.stateful:
             return None
         page, state = page_nbytes(self.shape, self.model.kv_cache), state_nbytes(self.shape)
         slots = share.slots + (len(dummy_seats(share.rows, self.context)) if self.steady else 0)
-        return Snapshots(state, division(self.prefixes, page, state, slots)[1],
+        return SnapshotRoom(state, division(self.prefixes, page, state, slots)[1],
                          least_nbytes(page, state, slots, tenants), tenants)
 
     @property

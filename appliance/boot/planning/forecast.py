@@ -12,7 +12,7 @@ from pathlib import Path
 from appliance.boot.planning import budget, cache_accuracy, fitness
 from appliance.boot.planning.budget import Division
 from appliance.boot.planning.fitness import header, shape_of, template_refusals
-from appliance.boot.planning.footprint import Share, Snapshots, askers, read
+from appliance.boot.planning.footprint import Share, SnapshotRoom, askers, read
 from appliance.errors import ApplianceError, EngineError, ModelError
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file.gguf import GGUFFile
@@ -129,7 +129,7 @@ def warnings(policy: Policy, catalogue: Catalogue, division: Division | None = N
                 yield Concern(model, "prefix_cache", "prefix-cache", kept.lack, f'size = "{kept.size}"')
 
 
-def snapshots(policy: Policy, catalogue: Catalogue, model: Model, share: Share | None) -> Snapshots | None:
+def snapshots(policy: Policy, catalogue: Catalogue, model: Model, share: Share | None) -> SnapshotRoom | None:
     """The states of earlier texts of a model, for the policy's tenants; None where it keeps none.
     """
     tenants = askers(model, policy.tenants.tenants)
