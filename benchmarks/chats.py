@@ -2,10 +2,10 @@
 
     .venv/bin/python -m benchmarks.chats MODEL.gguf         # ten turns after 4,000 tokens
 
-The chat runs three times: each turn in an engine that keeps nothing, all turns in one engine with a
-prefix cache, and each turn in a process of its own, with sessions on a state disk. A turn has a
-question of 30 tokens and an answer of 20. Exit code 1 says that a turn but the first took more than
-15% of its cold read, of processor time, or that a token differs.
+The chat runs three times. First an engine that keeps nothing reads each turn. Then one engine with
+a prefix cache has all turns. Then each turn has a process of its own, with sessions on a state
+disk. A turn has a question of 30 tokens and an answer of 20. Exit code 1 says that a turn but the
+first took more than 15% of the processor time of its cold read, or that a token differs.
 """
 
 from __future__ import annotations

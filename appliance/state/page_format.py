@@ -46,8 +46,8 @@ LABEL, KEYS, OWNER, PIECES = 0, 1, 3, 4  # parts of a record, as their nonces co
 
 @dataclass(frozen=True, slots=True)
 class RecordKind:
-    """What a record has: its first bytes, the number of the first part of its content, and what
-    that content's key is for."""
+    """A kind of record: its first bytes, the number of the first part of its content, and the use
+    of that content's key."""
 
     magic: bytes
     first: int

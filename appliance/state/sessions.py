@@ -112,8 +112,8 @@ def shelf_nbytes(page: PageKind) -> int:
 
 
 def nbytes(page: int, places: int, state: int = 0) -> int:
-    """Bytes of memory that sessions of a model take: pages of `page` bytes, and states, that are on
-    their way to or from the disk, and the token ids of as many as there are `places` for."""
+    """Bytes of memory that sessions of a model take: pages and states on their way to or from the
+    disk, and token ids of all `places`. `page`, `state`: bytes of one."""
     return QUEUE_BYTES + max(page, state) + RESTORING * (AHEAD * page + state) + places * TOKENS_NBYTES
 
 

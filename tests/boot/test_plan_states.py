@@ -64,6 +64,7 @@ def test_the_least_room(page: int, state: int, slots: int, tenants: int) -> None
     assert tenants > division(least - 1, page, state, slots)[1]
 
 
+@pytest.mark.slow
 def test_no_room_for_a_state_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By check, at the line, by plan-memory, and by the boot; and with the size that they name nothing is said."""
     def said(size: str) -> list[str]:
