@@ -10,6 +10,7 @@ token. Exit code 1 says that the gain in processor time is below 74%, or that a 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +36,7 @@ from appliance.state import page_format
 from appliance.state.disk import StateDisk
 from appliance.state.page_keys import StateKeys
 from appliance.state.pages import PageShelf, PageWriter
-from appliance.state.sessions import binding
+from appliance.state.sessions import binding, shelf_nbytes
 
 GAIN = 0.74
 DEMO = Path("build/models/SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -51,36 +53,41 @@ def once(model: Path, disk: Path | None, tokens: int, kind: str, seed: int) -> d
     engine = Engine.open(source, EngineOptions(context_length=room, slots=1, kv_cache=kind, prefix_nbytes=prefix),
                          kernels=kernels)
     ids = [int(each) for each in rng.integers(100, engine.tokenizer.vocab_size - 100, tokens)]
-    shelf, keeper, keys, state = None, None, None, None
-    if disk is not None:
-        page = engine.page
-        size = page_format.record_nbytes(page.half_nbytes) * page.kept
-        if not disk.exists():
-            disk.touch()
-            os.truncate(disk, size + (8 << 20))
-        state = StateDisk(disk, Secret(bytearray(_SECRET)))
-        at, keeper = state.reserve(size + page_format.TABLES_BYTES), PageWriter(state.device)
-        keys = StateKeys(state, at + size, _LIFETIME_MS, schedule=keeper.schedule)
-        shelf = PageShelf(keeper, keys, binding("tiny", at, source.sha256, page.arithmetic), at=at,
-                          places=page.kept, half=page.half_nbytes)
-        keeper.start()
-    scheduler = Scheduler(engine, tenants=[_TENANT], prefix_lifetime=3600.0, shelf=shelf)
-    warm = scheduler.submit(GenerationRequest((5, 6, 7), 1, Sampling(temperature=0, seed=1)), "nobody", lambda _: None)
-    warm.wait()
-    chosen = list[int]()
-    wall, processor = time.perf_counter(), time.process_time()
-    handle = scheduler.submit(GenerationRequest(tuple(ids), 1, Sampling(temperature=0, seed=1), ignore_end=True),
-                              _TENANT, lambda advance: chosen.append(advance.token or 0))
-    handle.wait()
-    found = {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor,
-             "cached": handle.cached_tokens, "token": chosen[0]}
-    scheduler.close()
+    with contextlib.nullcontext() if disk is None else shelf_on(disk, engine, source.sha256) as shelf:
+        scheduler = Scheduler(engine, tenants=[_TENANT], prefix_lifetime=3600.0, shelf=shelf)
+        warm = scheduler.submit(GenerationRequest((5, 6, 7), 1, Sampling(temperature=0, seed=1)), "nobody",
+                                lambda _: None)
+        warm.wait()
+        chosen = list[int]()
+        wall, processor = time.perf_counter(), time.process_time()
+        handle = scheduler.submit(GenerationRequest(tuple(ids), 1, Sampling(temperature=0, seed=1), ignore_end=True),
+                                  _TENANT, lambda advance: chosen.append(advance.token or 0))
+        handle.wait()
+        found = {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor,
+                 "cached": handle.cached_tokens, "token": chosen[0]}
+        scheduler.close()
     engine.close()
     source.close()
-    if keeper is not None and keys is not None and state is not None:
-        keeper.close(keys.close, 60.0)
-        state.close()
     return found
+
+
+@contextlib.contextmanager
+def shelf_on(disk: Path, engine: Engine, sha256: bytes) -> Iterator[PageShelf]:
+    """Yield the shelf of an engine on a state disk, which is made where it is missing."""
+    page = engine.page
+    size = shelf_nbytes(page)
+    if not disk.exists():
+        disk.touch()
+        os.truncate(disk, size + (8 << 20))
+    state = StateDisk(disk, Secret(bytearray(_SECRET)))
+    at, keeper = state.reserve(size + page_format.TABLES_BYTES), PageWriter(state.device)
+    keys = StateKeys(state, at + size, _LIFETIME_MS, schedule=keeper.schedule)
+    shelf = PageShelf(keeper, keys, binding("tiny", at, sha256, page.arithmetic), at=at, places=page.kept,
+                      half=page.half_nbytes, states=page.states, state=page.state_nbytes)
+    keeper.start()
+    yield shelf
+    keeper.close(keys.close, 60.0)
+    state.close()
 
 
 def page_nbytes_of(source: object, kind: str) -> int:

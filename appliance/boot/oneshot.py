@@ -23,8 +23,9 @@ from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.seeds import seed_of
+from appliance.engine.engine import STATEFUL
 from appliance.engine.forward.forward import attention_names
-from appliance.errors import CapacityError, EngineError, ModelError, PolicyError, TemplateError
+from appliance.errors import CapacityError, EngineError, ModelError, PolicyError, TemplateError, UnsupportedError
 from appliance.families.extension import Extension
 from appliance.kernels.layouts.shapes import SHAPES
 from appliance.kernels.runtime import table as kernel_table
@@ -88,8 +89,10 @@ class Session:
     def keep_in(self, path: Path, key: Path | None = None) -> None:
         """Take keys and values of prompts from a file, and put them there, sealed under the key in
         another file: by default beside it, with `.key` at its end. StateError and ModelKeyError
-        where one of them cannot be used."""
+        where one of them cannot be used, UnsupportedError for a model with states."""
         engine = self._running.engine
+        if engine.architecture.stateful:
+            raise UnsupportedError(STATEFUL.format("its texts cannot be kept in a file"), hint="leave --cache out")
         self._cache = PromptCache(path, key or path.with_name(path.name + ".key"), self._running.pin, engine.page)
 
     def __enter__(self) -> Session:

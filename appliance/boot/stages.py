@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +12,8 @@ from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.boot import auditing, checks, identity
 from appliance.boot.placement.bind import bind
-from appliance.boot.planning import budget
+from appliance.boot.planning import budget, footprint
+from appliance.boot.planning.footprint import Share
 from appliance.boot.running import declared, load
 from appliance.boot.running.interval import interval_of
 from appliance.boot.selftest import run
@@ -125,7 +127,17 @@ def models(way: UnderWay) -> None:
         if way.sessions is not None:
             auditing.write_sessions(way.audit, len(way.sessions.models))
         described = load.description(running, way.division.reasons, tolerant=way.tolerant)
-        note.detail = "; ".join(filter(None, [described, "" if way.sessions is None else way.sessions.word]))
+        note.detail = "; ".join(filter(None, [described, *_lacks(way, way.division.shares),
+                                              "" if way.sessions is None else way.sessions.word]))
+
+
+def _lacks(way: UnderWay, shares: Mapping[str, Share]) -> Iterator[str]:
+    """Say of which models no text is kept, though the policy asks for it."""
+    for model in way.policy.at_boot:
+        kept = footprint.read(model, way.policy, way.catalogue).snapshots(
+            shares[model.name], footprint.askers(model, way.tenants.tenants))
+        if kept is not None and kept.lack is not None:
+            yield f"{model.name}: {kept.lack}"
 
 
 def attestation(way: UnderWay) -> None:

@@ -8,13 +8,13 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from appliance.boot import checks
 from appliance.boot.planning import budget, fitness, forecast, rates
 from appliance.boot.planning.budget import Division
-from appliance.boot.planning.footprint import mebibytes, needed, there
+from appliance.boot.planning.footprint import kibibytes, mebibytes, needed, read, there
 from appliance.boot.planning.rates import Rates
 from appliance.boot.planning.shape import ShapeCatalogue
 from appliance.boot.planning.speed import Speed, plan, speeds
@@ -22,7 +22,10 @@ from appliance.boot.running.interval import interval_of
 from appliance.boot.running.price import Price, prices
 from appliance.cli import numbers
 from appliance.codec.printable import quantity
+from appliance.engine.forward.kvcache import page_nbytes
+from appliance.engine.forward.states import state_nbytes
 from appliance.errors import BootError
+from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime import quota
 from appliance.models.catalogue import Catalogue
 from appliance.policy import Policy
@@ -76,20 +79,24 @@ def run(args: argparse.Namespace) -> int:
     if (bound := policy.tee.memory_budget_bytes) is not None and args.memory is not None and args.memory << 20 > bound:
         print(f"note: a boot takes no more than the policy's memory_budget, {mebibytes(bound)}; this is the plan for a "
               f"policy that allows {args.memory} MiB", file=sys.stderr)
-    odd = {model.name: text for model, text in forecast.warnings(policy, catalogue)}
-    for name, text in odd.items():
-        print(f"warning: model {name}: {text}", file=sys.stderr)
     found = plan(policy, catalogue, budget.room(policy) if args.memory is None else args.memory << 20)
+    odd: dict[str, str] = {}
+    for concern in forecast.warnings(policy, catalogue, found):
+        name = concern.model.name
+        odd[name] = "; ".join(filter(None, (odd.get(name), concern.text)))
+        print(f"warning: model {name}: {concern.text}", file=sys.stderr)
     measured = None if args.no_speed or found.refusal else _measured(files, shapes)
     expected = [] if measured is None else speeds(policy, catalogue, found, measured)
     paid = [] if measured is None else _prices(policy, catalogue, found, measured, expected)
     late = any(price.refusal for price in paid)
     later = [] if found.refusal else list(_on_demand(policy, catalogue, found))
+    texts = list(_texts(policy, catalogue, found))
     if args.json:
         print(json.dumps({**asdict(found), "nbytes": found.nbytes,
                           "rates": None if measured is None else asdict(measured),
                           "speeds": [asdict(speed) for speed in expected], "on_demand": later,
-                          "cadence": [asdict(price) for price in paid], "warnings": odd}, indent=2))
+                          "texts": [asdict(each) for each in texts], "cadence": [asdict(price) for price in paid],
+                          "warnings": odd}, indent=2))
         return int(found.refusal is not None or late)
     for line in found.lines:
         print(f"{mebibytes(line.nbytes):>12}  {line.what}")
@@ -110,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
               f"{mebibytes(speed.resident_nbytes)} of resident weights and streams "
               f"{mebibytes(speed.streamed_nbytes)}{where if speed.read_nbytes else ''}; takes "
               f"{mebibytes(speed.memory_nbytes)}, and {mebibytes(speed.encrypted_nbytes)} of weights stay encrypted")
+    for text in texts:
+        print(_text(text, found))
     for price in paid:
         print(f"{price.model}: cadence does not hold: {price.refusal}" if price.refusal else _described(price))
     for each in later:
@@ -117,6 +126,39 @@ def run(args: argparse.Namespace) -> int:
     if found.refusal is not None:
         print(f"does not fit: {found.refusal}")
     return int(found.refusal is not None or late)
+
+
+@dataclass(frozen=True, slots=True)
+class TextRoom:
+    """The room of a model for texts."""
+
+    model: str
+    context: int  # positions of a text
+    page_nbytes: int  # of keys and values of 64 positions
+    state_nbytes: int  # of a text's state in layers without keys and values
+    snapshots: int | None  # states of earlier texts that are kept; None where none are asked for
+    longest_context: int | None  # positions that fit into the memory; None where that is not known
+
+
+def _texts(policy: Policy, catalogue: Catalogue, found: Division) -> Iterator[TextRoom]:
+    """Yield the room for texts of each model that the boot loads."""
+    for model in policy.at_boot:
+        each = read(model, policy, catalogue)
+        if each.shape is not None and each.foreign is None:
+            kept = forecast.snapshots(policy, catalogue, model, found.shares[model.name])
+            longest = None if found.room is None else forecast.longest_context(policy, catalogue, model, found.room)
+            yield TextRoom(model.name, each.context, page_nbytes(each.shape, model.kv_cache), state_nbytes(each.shape),
+                           None if kept is None else kept.count, longest)
+
+
+def _text(room: TextRoom, found: Division) -> str:
+    """Return the room for texts for people."""
+    state = f" and {kibibytes(room.state_nbytes)} of a state" if room.state_nbytes else ""
+    kept = "" if room.snapshots is None else f"; {quantity(room.snapshots, 'state')} of earlier texts"
+    longest = "" if room.longest_context is None or found.room is None else (
+        f"; the longest context that fits into {there(found.room)} has {quantity(room.longest_context, 'token')}")
+    return (f"{room.model}: a text of {quantity(room.context, 'token')} takes {kibibytes(room.page_nbytes)} for each "
+            f"{PAGE}{state}{kept}{longest}")
 
 
 def _prices(policy: Policy, catalogue: Catalogue, found: Division, measured: Rates,

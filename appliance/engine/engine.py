@@ -82,6 +82,8 @@ class PageKind:
     arithmetic: str  # all that their bits depend on, beside the model's file: one line each
     kept: int  # most that are kept in memory of earlier texts
     context: int  # those of a whole context
+    state_nbytes: int = 0  # of a state, where layers have one
+    states: int = 0  # most that are kept in memory
 
 
 class Engine:
@@ -251,11 +253,9 @@ class Engine:
         like them, each for `lifetime` seconds after its last use. `tenants` share the room that the
         engine was opened with equally. On `shelf`, which this engine's `page` fits, they outlive
         the engine. Only whoever acquired the engine may ask."""
-        if shelf is not None and self.architecture.stateful:
-            raise UnsupportedError(STATEFUL.format("its texts cannot outlive the service"),
-                                   hint="leave session_persistence out")
         prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime)
-        persisted = None if shelf is None else ShelfPages(self._cache, tenants, shelf, prefixes.tokens)
+        persisted = None if shelf is None else ShelfPages(self._cache, tenants, shelf, prefixes.tokens,
+                                                          kept=prefixes.snapshots)
         self._batcher.texts.open(prefixes, persisted)
 
     @property
@@ -266,11 +266,10 @@ class Engine:
         if not isinstance(cache, KVCache):
             raise EngineError("llama.cpp runs this model: its keys and values cannot be kept",
                               hint="leave --cache out")
-        if self.architecture.stateful:
-            raise UnsupportedError(STATEFUL.format("its texts cannot be kept"), hint="leave --cache out")
         rope = "" if self.rope is None else f"rope yarn {self.rope.factor!r} {self.rope.original}\n"
         return PageKind(cache.page_stride, f"kv_cache {cache.kind}\npage {PAGE}\ncontext {cache.context}\n"
-                        f"arithmetic {ARITHMETIC}\n{rope}", self._prefix_pages, pages_of(cache.context))
+                        f"arithmetic {ARITHMETIC}\n{rope}", self._prefix_pages, pages_of(cache.context),
+                        cache.states.stride, len(cache.states.rooms))
 
     def release(self) -> None:
         """Give the engine back; answers that still run are dropped and wiped, and so is what was

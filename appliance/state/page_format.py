@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,12 +41,30 @@ _TABLE_HEAD = struct.Struct("<8sII16s32s")  # magic, version, bytes that follow,
 _TABLE_BODY = struct.Struct("<QQ")  # counter, the next key's number
 _KEY = struct.Struct("<QQQ32s")  # number, age in milliseconds, begun in milliseconds since 1970, secret
 MOST_KEYS: Final = (TABLE_BYTES - _TABLE_HEAD.size - _TABLE_BODY.size - TAG_BYTES) // _KEY.size
-LABEL, KEYS, VALUES, OWNER = 0, 1, 2, 3  # parts of a record, as their nonces count them
+LABEL, KEYS, OWNER, PIECES = 0, 1, 3, 4  # parts of a record, as their nonces count them; 2: values
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKind:
+    """A kind of record: its first bytes, the number of the first part of its content, and the use
+    of that content's key."""
+
+    magic: bytes
+    first: int
+    use: bytes
+
+
+PAGES, STATES = RecordKind(RECORD_MAGIC, KEYS, b"page\n"), RecordKind(b"APS2", PIECES, b"state\n")
 
 
 def record_nbytes(half: int) -> int:
     """Bytes of a record of a page whose keys, and whose values, have `half` bytes."""
-    return -(-(BODY_AT + 2 * (half + TAG_BYTES)) // BLOCK) * BLOCK
+    return content_nbytes((half, half))
+
+
+def content_nbytes(parts: Sequence[int]) -> int:
+    """Bytes of a record whose content has parts of so many bytes."""
+    return -(-(BODY_AT + sum(parts) + TAG_BYTES * len(parts)) // BLOCK) * BLOCK
 
 
 def tenant_digest(tenant: str) -> bytes:
@@ -77,30 +95,30 @@ def label_cipher(secret: bytes | bytearray, binding: bytes, tenant: bytes) -> AE
     return cipher(secret, b"label\n" + tenant, binding)
 
 
-def page_cipher(secret: bytes | bytearray, binding: bytes, tenant: bytes) -> AESGCM:
-    """The key of a tenant's keys and values."""
-    return cipher(secret, b"page\n" + tenant, binding)
+def page_cipher(secret: bytes | bytearray, binding: bytes, tenant: bytes, kind: RecordKind = PAGES) -> AESGCM:
+    """The key of a tenant's keys and values, or of its states."""
+    return cipher(secret, kind.use + tenant, binding)
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Which page of which text a record has."""
+    """Which page of which text a record has, or the state at which page's end."""
 
     key: int
     number: int
-    before_key: int  # name of the page before; zeros: none
+    before_key: int  # name of the page before; zeros: none. Of a state: name of its page
     before_number: int
     tenant: bytes  # SHA-256
-    tokens: bytearray | memoryview  # PAGE token ids of 32 bits; the caller wipes them
+    tokens: bytearray | memoryview  # PAGE token ids of 32 bits, zeros of a state; the caller wipes them
 
 
-def name_of(record: bytes | memoryview) -> tuple[int, int] | None:
-    """Key and number in a record's head, as nobody has authenticated them; None if it is no head.
-    """
+def name_of(record: bytes | memoryview, kind: RecordKind = PAGES) -> tuple[int, int] | None:
+    """Key and number in a record's head, as nobody has authenticated them; None if it is not a head
+    of this kind."""
     if len(record) < HEAD_BYTES:
         return None
     magic, zero, key, number = _HEAD.unpack_from(record)
-    return (key, number) if (magic, zero) == (RECORD_MAGIC, 0) and key and number else None
+    return (key, number) if (magic, zero) == (kind.magic, 0) and key and number else None
 
 
 def _nonce(number: int, part: int) -> bytes:
@@ -113,23 +131,31 @@ def _bound(at: int, head: bytes | bytearray | memoryview) -> bytes:
 
 
 def seal(record: bytearray, at: int, label: Label, ciphers: tuple[AESGCM, AESGCM, AESGCM],
-         page: tuple[memoryview, memoryview]) -> None:
-    """Fill the record that is to stand at byte `at`, of `record_nbytes`. `ciphers`: of owners, of
-    labels, and of pages. A name is sealed once."""
-    _HEAD.pack_into(record, 0, RECORD_MAGIC, 0, label.key, label.number)
-    bound, half, view = _bound(at, record[:HEAD_BYTES]), len(page[0]), memoryview(record)
+         content: Sequence[memoryview], kind: RecordKind = PAGES) -> None:
+    """Fill the record that is to stand at byte `at`, of `content_nbytes`. `ciphers`: of owners, of
+    labels, and of the content. A name is sealed once."""
+    _HEAD.pack_into(record, 0, kind.magic, 0, label.key, label.number)
+    bound, view = _bound(at, record[:HEAD_BYTES]), memoryview(record)
     plain = SecretBytes(_LABEL.size)
     _LABEL.pack_into(plain, 0, label.before_key, label.before_number, bytes(4 * PAGE))
     memoryview(plain)[_LABEL.size - 4 * PAGE:] = label.tokens
     ciphers[0].encrypt_into(_nonce(label.number, OWNER), label.tenant, bound, view[HEAD_BYTES:OWNER_END])
     ciphers[1].encrypt_into(_nonce(label.number, LABEL), plain, bound, view[OWNER_END:LABEL_END])
-    for part, content, start in ((KEYS, page[0], BODY_AT), (VALUES, page[1], BODY_AT + half + TAG_BYTES)):
-        ciphers[2].encrypt_into(_nonce(label.number, part), content, bound, view[start:start + half + TAG_BYTES])
+    for nonce, each, start in _parts(label.number, content, kind):
+        ciphers[2].encrypt_into(nonce, each, bound, view[start:start + len(each) + TAG_BYTES])
 
 
-def open_owner(record: bytes, at: int, owners: AESGCM) -> bytes | None:
+def _parts(number: int, content: Sequence[memoryview], kind: RecordKind) -> Iterator[tuple[bytes, memoryview, int]]:
+    """Nonce, content and first byte of each part of a record's content."""
+    start = BODY_AT
+    for part, each in enumerate(content, kind.first):
+        yield _nonce(number, part), each, start
+        start += len(each) + TAG_BYTES
+
+
+def open_owner(record: bytes, at: int, owners: AESGCM, kind: RecordKind = PAGES) -> bytes | None:
     """SHA-256 of the tenant of a record that was read at byte `at`; None where it does not open."""
-    name = name_of(record)
+    name = name_of(record, kind)
     if name is None or len(record) < OWNER_END:
         return None
     try:
@@ -138,9 +164,9 @@ def open_owner(record: bytes, at: int, owners: AESGCM) -> bytes | None:
         return None
 
 
-def open_label(record: bytes, at: int, labels: AESGCM, tenant: bytes) -> Label | None:
+def open_label(record: bytes, at: int, labels: AESGCM, tenant: bytes, kind: RecordKind = PAGES) -> Label | None:
     """The label of a record of a tenant that was read at byte `at`; None where it does not open."""
-    name = name_of(record)
+    name = name_of(record, kind)
     if name is None or len(record) < LABEL_END:
         return None
     plain = SecretBytes(_LABEL.size)
@@ -153,22 +179,21 @@ def open_label(record: bytes, at: int, labels: AESGCM, tenant: bytes) -> Label |
     return Label(*name, key, number, tenant, SecretBytes(memoryview(plain)[_LABEL.size - 4 * PAGE:]))
 
 
-def open_page(record: bytes, at: int, name: tuple[int, int], pages: AESGCM,
-              page: tuple[memoryview, memoryview]) -> bool:
-    """Open a record that was read at byte `at` into keys and values of a page. False, and zeros
-    there, where it is not the record of this name or does not authenticate."""
-    half, view = len(page[0]), memoryview(record)
-    whole = len(record) >= BODY_AT + 2 * (half + TAG_BYTES) and name_of(record) == name
+def open_page(record: bytes, at: int, name: tuple[int, int], pages: AESGCM, content: Sequence[memoryview],
+              kind: RecordKind = PAGES) -> bool:
+    """Open a record that was read at byte `at` into keys and values of a page, or the pieces of a
+    state. False, and zeros there, where it is not the record of this name or does not authenticate.
+    """
+    view, size = memoryview(record), BODY_AT + sum(len(each) + TAG_BYTES for each in content)
+    whole = len(record) >= size and name_of(record, kind) == name
     try:
-        for part, content, start in ((KEYS, page[0], BODY_AT), (VALUES, page[1], BODY_AT + half + TAG_BYTES)):
-            if whole:
-                pages.decrypt_into(_nonce(name[1], part), view[start:start + half + TAG_BYTES],
-                                   _bound(at, record[:HEAD_BYTES]), content)
+        for nonce, each, start in _parts(name[1], content, kind) if whole else ():
+            pages.decrypt_into(nonce, view[start:start + len(each) + TAG_BYTES], _bound(at, record[:HEAD_BYTES]), each)
     except InvalidTag:
         whole = False
     if not whole:
-        for content in page:
-            wipe(content)
+        for each in content:
+            wipe(each)
     return whole
 
 

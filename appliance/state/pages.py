@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -19,11 +19,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from appliance.engine.forward.persistence import Entry, RecordName
+from appliance.engine.forward.states import pieces
 from appliance.errors import StateError
 from appliance.secure import stacks
 from appliance.secure.wipe import wipe
 from appliance.state import page_format
-from appliance.state.page_format import Label
+from appliance.state.page_format import PAGES, STATES, Label, RecordKind
 from appliance.state.page_keys import PageKeys
 
 QUEUE_BYTES = 16 << 20  # of sealed pages that wait to be written; one page may always wait
@@ -146,14 +147,16 @@ class PageWriter:
 class PageShelf:
     """The pages of one model. Implements the engine's `Shelf`."""
 
-    def __init__(self, keeper: PageWriter, keys: PageKeys, binding: bytes, *, at: int, places: int, half: int) -> None:
+    def __init__(self, keeper: PageWriter, keys: PageKeys, binding: bytes, *, at: int, places: int, half: int,
+                 states: int = 0, state: int = 0) -> None:
         """`binding`: of this shelf alone, see `page_format.shelf_binding`. Records begin at byte
-        `at`; `half`: bytes of the keys of a page, and of its values. StateError where another shelf
-        has the binding."""
+        `at`: those of `places` pages, then those of `states`. `half`: bytes of the keys of a page,
+        and of its values; `state`: those of a state. StateError where another shelf has the
+        binding."""
         keys.bind(binding)
         self._keeper, self._keys, self._binding = keeper, keys, binding
-        self._at, self._places, self._half = at, places, half
-        self._stride = page_format.record_nbytes(half)
+        self._at, self._places, self._states = at, places, states
+        self._strides = {PAGES: page_format.record_nbytes(half), STATES: page_format.content_nbytes(pieces(state))}
 
     @property
     def places(self) -> int:
@@ -161,10 +164,16 @@ class PageShelf:
         return self._places
 
     @property
+    def state_places(self) -> int:
+        """States that it has room for."""
+        return self._states
+
+    @property
     def ready(self) -> bool:
-        """Whether it takes a page now."""
+        """Whether it takes a page or a state now."""
         waiting = self._keeper.waiting
-        return not self.broken and (not waiting or waiting + self._stride <= QUEUE_BYTES)
+        most = max(self._strides.values()) if self._states else self._strides[PAGES]
+        return not self.broken and (not waiting or waiting + most <= QUEUE_BYTES)
 
     @property
     def broken(self) -> bool:
@@ -181,7 +190,7 @@ class PageShelf:
         return self._keys.alive(key)
 
     def entries(self, tenants: Collection[str]) -> Iterator[Entry]:
-        """The pages that are there and whose label opens, in the order of their names."""
+        """The records that are there and whose label opens, in the order of their names."""
         names = {page_format.tenant_digest(tenant): tenant for tenant in tenants}
         found = sorted(self._labels(names), key=lambda each: (each[1].key, each[1].number))
         for place, label in found:
@@ -190,29 +199,30 @@ class PageShelf:
             wipe(label.tokens)
 
     def put(self, place: int, tenant: str, before: tuple[int, int], tokens: NDArray[np.int32],
-            page: tuple[memoryview, memoryview]) -> RecordName | None:
-        """Seal a page, to be written soon. None where its key goes meanwhile."""
+            content: Sequence[memoryview]) -> RecordName | None:
+        """Seal a page or a state, to be written soon. None where its key goes meanwhile."""
         key, number = self._keys.name()
-        digest, at = page_format.tenant_digest(tenant), self._place(place)
-        owners, labels, pages = self._owners(key), self._labels_of(key, digest), self._pages_of(key, digest)
+        digest, at, kind = page_format.tenant_digest(tenant), self._place(place), self._kind(place)
+        owners, labels, pages = self._owners(key), self._labels_of(key, digest), self._pages_of(key, digest, kind)
         if owners is None or labels is None or pages is None:
             return None
-        record = bytearray(self._stride)
+        record = bytearray(self._strides[kind])
         page_format.seal(record, at, Label(key, number, *before, digest, memoryview(tokens.data).cast("B")),
-                         (owners, labels, pages), page)
+                         (owners, labels, pages), content, kind)
         stacks.wipe()
         self._keeper.write(at, record)
         return RecordName(key, number)
 
     def fetch(self, place: int) -> Future[bytes]:
         """Begin to read a record."""
-        return self._keeper.read(self._place(place), self._stride)
+        return self._keeper.read(self._place(place), self._strides[self._kind(place)])
 
     def open(self, record: bytes, place: int, tenant: str, name: tuple[int, int],
-             page: tuple[memoryview, memoryview]) -> bool:
-        """Open a record into a page, which is zeros where it does not open."""
-        pages = self._pages_of(name[0], page_format.tenant_digest(tenant))
-        opened = pages is not None and page_format.open_page(record, self._place(place), name, pages, page)
+             content: Sequence[memoryview]) -> bool:
+        """Open a record into a page or a state, which is zeros where it does not open."""
+        kind = self._kind(place)
+        pages = self._pages_of(name[0], page_format.tenant_digest(tenant), kind)
+        opened = pages is not None and page_format.open_page(record, self._place(place), name, pages, content, kind)
         stacks.wipe()
         return opened
 
@@ -220,30 +230,34 @@ class PageShelf:
         """Wait, no longer than that, until what was put is written."""
         self._keeper.flush(seconds)
 
+    def _kind(self, place: int) -> RecordKind:
+        return PAGES if place < self._places else STATES
+
     def _place(self, place: int) -> int:
-        return self._at + place * self._stride
+        pages = min(place, self._places)
+        return self._at + pages * self._strides[PAGES] + (place - pages) * self._strides[STATES]
 
     def _labels(self, tenants: Collection[bytes]) -> Iterator[tuple[int, Label]]:
         """Every label of some tenants that opens, with its place; none of a disk that fails."""
-        for place in range(self._places):
+        for place in range(self._places + self._states):
             at = self._place(place)
             try:
                 record = self._keeper.disk.read(at, page_format.LABEL_END)
             except (OSError, StateError):
                 return
-            label = self._label(record, at, tenants)
+            label = self._label(record, at, tenants, self._kind(place))
             if label is not None:
                 yield place, label
         stacks.wipe()
 
-    def _label(self, record: bytes, at: int, tenants: Collection[bytes]) -> Label | None:
-        name = page_format.name_of(record)
+    def _label(self, record: bytes, at: int, tenants: Collection[bytes], kind: RecordKind) -> Label | None:
+        name = page_format.name_of(record, kind)
         owners = None if name is None else self._owners(name[0])
         if name is None or owners is None:
             return None
-        tenant = page_format.open_owner(record, at, owners)
+        tenant = page_format.open_owner(record, at, owners, kind)
         labels = None if tenant is None or tenant not in tenants else self._labels_of(name[0], tenant)
-        return None if tenant is None or labels is None else page_format.open_label(record, at, labels, tenant)
+        return None if tenant is None or labels is None else page_format.open_label(record, at, labels, tenant, kind)
 
     def _owners(self, key: int) -> AESGCM | None:
         return self._keys.cipher(key, f"owner {self._binding.hex()}",
@@ -253,6 +267,6 @@ class PageShelf:
         return self._keys.cipher(key, f"label {self._binding.hex()} {tenant.hex()}",
                                  lambda secret: page_format.label_cipher(secret, self._binding, tenant))
 
-    def _pages_of(self, key: int, tenant: bytes) -> AESGCM | None:
-        return self._keys.cipher(key, f"page {self._binding.hex()} {tenant.hex()}",
-                                 lambda secret: page_format.page_cipher(secret, self._binding, tenant))
+    def _pages_of(self, key: int, tenant: bytes, kind: RecordKind) -> AESGCM | None:
+        return self._keys.cipher(key, f"{kind.use.decode()} {self._binding.hex()} {tenant.hex()}",
+                                 lambda secret: page_format.page_cipher(secret, self._binding, tenant, kind))

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, PageKind
 from appliance.engine.forward.persistence import AHEAD, RESTORING
+from appliance.engine.forward.states import pieces
 from appliance.engine.forward.trees import TOKENS_NBYTES
 from appliance.errors import StateError
 from appliance.policy.schema import Model, Policy
@@ -47,7 +48,7 @@ class Sessions:
         failed. Raises StateError where the disk has no room, or fails."""
         self._keeper = PageWriter(disk.device)
         wanted = [(each, each.engine.page) for each in models if keeps(each)]
-        sizes = [page_format.record_nbytes(page.half_nbytes) * page.kept for _, page in wanted]
+        sizes = [shelf_nbytes(page) for _, page in wanted]
         at = disk.reserve(sum(sizes) + page_format.TABLES_BYTES)
         try:
             self._keys = StateKeys(disk, at + sum(sizes), lifetime_ms, schedule=self._keeper.schedule)
@@ -57,7 +58,7 @@ class Sessions:
         for (model, page), size in zip(wanted, sizes, strict=True):
             self._shelves[model.policy.name] = PageShelf(
                 self._keeper, self._keys, binding(model.policy.name, at, model.pin, page.arithmetic), at=at,
-                places=page.kept, half=page.half_nbytes)
+                places=page.kept, half=page.half_nbytes, states=page.states, state=page.state_nbytes)
             at += size
         self._failed = failed
         self._keeper.tend, self._keeper.failed = self._keys.tend, self._end
@@ -104,10 +105,16 @@ class Sessions:
         self._failed(len(self._shelves))
 
 
-def nbytes(page: int, places: int) -> int:
-    """Bytes of memory that sessions of a model take: pages of `page` bytes that are on their way to
-    or from the disk, and the token ids of as many as there are `places` for."""
-    return QUEUE_BYTES + (1 + RESTORING * AHEAD) * page + places * TOKENS_NBYTES
+def shelf_nbytes(page: PageKind) -> int:
+    """Bytes of the disk for what is kept of a model's texts."""
+    return (page_format.record_nbytes(page.half_nbytes) * page.kept
+            + page_format.content_nbytes(pieces(page.state_nbytes)) * page.states)
+
+
+def nbytes(page: int, places: int, state: int = 0) -> int:
+    """Bytes of memory that sessions of a model take: pages and states on their way to or from the
+    disk, and token ids of all `places`. `page`, `state`: bytes of one."""
+    return QUEUE_BYTES + max(page, state) + RESTORING * (AHEAD * page + state) + places * TOKENS_NBYTES
 
 
 def keeps(model: SessionModel) -> bool:

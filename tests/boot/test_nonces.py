@@ -10,6 +10,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,25 @@ def test_pages_of_two_models_of_one_file(tmp_path: Path) -> None:
     found = _records(disk)
     assert 12 == len(found) == len({struct.unpack_from("<QQ", record, 8) for record in found})
     assert [] == nonces.told(found, tokens(3000).tobytes(), tokens(3100).tobytes())
+
+
+def test_states_and_pages_of_one_key(tmp_path: Path) -> None:
+    """Pages and states of two models take their numbers from one counter, whichever comes first; no key and nonce is
+    used twice."""
+    kind = replace(KIND, state_nbytes=5000, states=4)
+    with nonces.watched() as ledger:
+        opened = shelves.start(shelves.blank(tmp_path), kind, labels=("one", "two"))
+        for place in (0, 6, 1, 7, 6, 0):
+            for shelf in opened.shelves:
+                content = page(place) if place < 6 else [memoryview(bytearray(5000))]
+                assert shelf.put(place, "tenant", NOBODY, tokens(place), content) is not None
+        opened.shelf.flush(30)
+        opened.close()
+    assert [] == ledger.repeats
+    assert len(ledger.sealed) >= 2 * (3 * 4 + 3 * 3)
+    data = (tmp_path / "disk").read_bytes()
+    found = [data[at:at + 24] for at in range(0, len(data) - 512, 4096) if data[at:at + 4] in (b"APG2", b"APS2")]
+    assert 8 == len(found) == len({struct.unpack_from("<QQ", record, 8) for record in found})
 
 
 def test_two_shelves_of_one_binding_stop_the_boot(tmp_path: Path) -> None:

@@ -277,17 +277,12 @@ def test_a_search_that_ends_in_its_prompt_keeps_whole_pages() -> None:
 
 
 def test_refusals_name_the_state() -> None:
-    """A draft model for it and of it, and texts that outlive the engine."""
+    """A draft model for it and of it."""
     with opened(family_models.model("lfm2")) as source, opened(family_models.model("llama")) as other:
         with pytest.raises(UnsupportedError, match="a draft model cannot guess for it"):
             Engine.open(source, EngineOptions(), kernels=kernels(), draft=other)
         with pytest.raises(EngineError, match="the draft model keep a state"):
             Engine.open(other, EngineOptions(context_length=64), kernels=kernels(), draft=source)
-    with running() as engine:
-        with pytest.raises(UnsupportedError, match="its texts cannot be kept"):
-            _ = engine.page
-        with pytest.raises(UnsupportedError, match="cannot outlive the service"):
-            engine.keep_prefixes(("a",), 1.0, object())  # type: ignore[arg-type]
 
 
 def test_layers_with_a_state_have_no_pages() -> None:

@@ -26,7 +26,7 @@ from appliance.keys.providers import Secret
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.state.pages import QUEUE_BYTES
-from tests.support import nonces, pages_by_spec, waiting
+from tests.support import family_models, nonces, pages_by_spec, waiting
 from tests.support.engines import kernels
 from tests.support.plain import open_resident
 from tests.support.server import KEY, OTHER_KEY, Server, write_policy
@@ -203,6 +203,40 @@ def test_pages_of_an_earlier_version_are_dropped(tmp_path: Path, disk: Path, tin
     assert None is third.http().get("/health").json()["sessions"]["dropped_version"]
     assert _cached(_ask(third, TEXT)) > 0
     assert 0 == third.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen35", "granitehybrid"])
+def test_a_chat_with_states_goes_on_after_a_kill(name: str, tmp_path: Path, disk: Path) -> None:
+    """Of a model whose layers keep states the next turn begins at the last page of the turn before, also after a kill;
+    its answer is that of a service that keeps nothing, and the other tenant finds nothing."""
+    model = tmp_path / "m.gguf"
+    model.write_bytes(family_models.model(name))
+    policy = _policy(tmp_path, disk, model)
+    policy.write_text(policy.read_text().replace('"8MiB"', '"20MiB"'))
+    server, prompt, found = Server(policy, [model]).wait_ready(), [1, *range(20, 150)], list[tuple[int, str]]()
+    for _ in range(3):
+        answer = server.client().completions.create(model="tiny", prompt=prompt, max_tokens=70, seed=1, temperature=0.5)
+        found.append((_cached(answer), answer.choices[0].text))
+        records = (len(prompt) + 69) // PAGE
+        waiting.until(lambda records=records: _written(disk) >= records and b"APS2" in disk.read_bytes(), "pages")
+        prompt = [*prompt, *range(30, 100)]
+        server.process.kill()
+        server.process.wait()
+        server = Server(policy, [model]).wait_ready()
+    assert 0 == _cached(server.client(OTHER_KEY).completions.create(model="tiny", prompt=prompt[:150], max_tokens=1))
+    assert 0 == server.stop()
+    assert [0, 128] == [cached for cached, _ in found[:2]]
+    assert found[2][0] in (128, 192)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    plain = Server(write_policy(whole, {"tiny": model}, schema=2, limits="prompt_tokens = 400"), [model]).wait_ready()
+    prompt = [1, *range(20, 150)]
+    for _, text in found:
+        answer = plain.client().completions.create(model="tiny", prompt=prompt, max_tokens=70, seed=1, temperature=0.5)
+        assert text == answer.choices[0].text
+        prompt = [*prompt, *range(30, 100)]
+    assert 0 == plain.stop()
 
 
 def test_a_disk_that_fails(tmp_path: Path, disk: Path, tiny_model: Path) -> None:

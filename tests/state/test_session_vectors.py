@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from appliance.state import page_format
-from appliance.state.page_format import Label
+from appliance.state.page_format import STATES, Label
 from tests.goldens import make_session_vectors
 from tests.support import pages_by_spec
 
@@ -77,6 +77,32 @@ def test_the_vectors_of_two_models() -> None:
     for record in records:
         assert (True, (record["keys"], record["values"])) == _opens(_padded(record), record)
         assert (False, None) == _opens(_padded(record), record, 1 - record["shelf"])
+
+
+def test_the_vectors_of_a_state() -> None:
+    """Our writer makes the specification's bytes of a state. Neither reader takes it for a page, nor a page for it; a
+    bit that is another shows."""
+    [state], key = VECTORS["states"], bytes.fromhex(VECTORS["key"])
+    tenant, bound = page_format.tenant_digest(state["tenant"]), VECTORS["shelves"][2]["binding"].encode()
+    content, name = bytes.fromhex(state["state"]), tuple(state["name"])
+    owners, labels, states = (page_format.owner_cipher(key, bound), page_format.label_cipher(key, bound, tenant),
+                              page_format.page_cipher(key, bound, tenant, STATES))
+    ours = bytearray(page_format.content_nbytes([len(content)]))
+    page_format.seal(ours, state["at"], Label(*name, *state["page"], tenant, bytearray(256)), (owners, labels, states),
+                     [memoryview(content)], STATES)
+    assert bytes.fromhex(state["bytes"]).ljust(len(ours), b"\0") == bytes(ours)
+    assert [pages_by_spec.State(state["at"], name, tuple(state["page"]), tenant, content)] == list(
+        pages_by_spec.states(bytes(state["at"]) + ours + bytes(512), {2: key}, bound, len(content)))
+    place = memoryview(bytearray(len(content)))
+    assert page_format.open_page(bytes(ours), state["at"], name, states, [place], STATES)
+    assert content == bytes(place)
+    assert None is page_format.open_owner(bytes(ours), state["at"], owners)
+    assert not page_format.open_page(bytes(ours), state["at"], name, states, [place])
+    for byte in (0, 8, 16, 512, 512 + len(content)):
+        other = bytearray(ours)
+        other[byte] ^= 1
+        assert not page_format.open_page(bytes(other), state["at"], name, states, [place], STATES)
+        assert not any(place)
 
 
 @pytest.mark.parametrize("damage", VECTORS["damaged"], ids=lambda each: each["what"])

@@ -92,6 +92,59 @@ def record(key: bytes, bound: bytes, page: Page) -> bytes:
         _nonce(number, 2), page.values, extra)
 
 
+@dataclass(frozen=True)
+class State:
+    """A record of a state that opens."""
+
+    at: int
+    name: tuple[int, int]
+    page: tuple[int, int]
+    tenant: bytes
+    content: bytes | None  # None: it does not open
+
+
+PIECE = 16 << 20
+
+
+def state_record(key: bytes, bound: bytes, state: State) -> bytes:
+    """The bytes of a state as a writer makes them."""
+    assert state.content is not None
+    head = struct.pack("<4sIQQ", b"APS2", 0, *state.name)
+    extra, number = D + state.at.to_bytes(8, "little") + head, state.name[1]
+    owner = _cipher(key, bound, b"owner\n").encrypt(_nonce(number, 3), state.tenant, extra)
+    label = _cipher(key, bound, b"label\n" + state.tenant).encrypt(
+        _nonce(number, 0), struct.pack("<QQ", *state.page) + bytes(256), extra)
+    sealer = _cipher(key, bound, b"state\n" + state.tenant)
+    return (head + owner + label).ljust(512, b"\0") + b"".join(
+        sealer.encrypt(_nonce(number, 4 + index), state.content[first:first + PIECE], extra)
+        for index, first in enumerate(range(0, len(state.content), PIECE)))
+
+
+def states(data: bytes, keys: dict[int, bytes], bound: bytes, size: int) -> Iterator[State]:
+    """Every record of a state of so many bytes whose label opens, wherever it begins."""
+    for at in range(0, len(data) - 512, 4096):
+        magic, zero, key, number = struct.unpack_from("<4sIQQ", data, at)
+        if magic != b"APS2" or zero or key not in keys:
+            continue
+        extra = D + at.to_bytes(8, "little") + data[at:at + 24]
+        try:
+            tenant = _cipher(keys[key], bound, b"owner\n").decrypt(_nonce(number, 3), data[at + 24:at + 72], extra)
+            label = _cipher(keys[key], bound, b"label\n" + tenant).decrypt(
+                _nonce(number, 0), data[at + 72:at + 360], extra)
+        except InvalidTag:
+            continue
+        content, start, opener = b"", at + 512, _cipher(keys[key], bound, b"state\n" + tenant)
+        try:
+            for index, first in enumerate(range(0, size, PIECE)):
+                end = start + min(PIECE, size - first) + 16
+                content += opener.decrypt(_nonce(number, 4 + index), data[start:end], extra)
+                start = end
+        except InvalidTag:
+            content = b""
+        page_key, page_number = struct.unpack_from("<QQ", label)
+        yield State(at, (key, number), (page_key, page_number), tenant, content or None)
+
+
 def records(data: bytes, keys: dict[int, bytes], bound: bytes, half: int) -> Iterator[Page]:
     """Every record whose label opens under one of some keys, wherever it begins."""
     for at in range(0, len(data) - 512, 4096):

@@ -14,7 +14,7 @@ from appliance.state import page_format
 from appliance.state.disk import StateDisk
 from appliance.state.page_keys import StateKeys
 from appliance.state.pages import PageShelf, PageWriter
-from appliance.state.sessions import binding
+from appliance.state.sessions import binding, shelf_nbytes
 
 SECRET = bytes(range(1, 33))
 LIFETIME = 8 * 3_600_000
@@ -72,7 +72,7 @@ def start(path: Path, page: PageKind, *, model: bytes = b"\1" * 32, clock: Clock
     """Open a disk as a new process does, with a shelf for each label: models of one file."""
     disk, clock = StateDisk(path, Secret(bytearray(secret))), clock or Clock()
     try:
-        size = page_format.record_nbytes(page.half_nbytes) * page.kept
+        size = shelf_nbytes(page)
         at = disk.reserve(size * len(labels) + page_format.TABLES_BYTES)
         keeper = PageWriter(disk.device)
         keys = StateKeys(disk, at + size * len(labels), lifetime, schedule=keeper.schedule, clock=lambda: clock.running,
@@ -81,7 +81,7 @@ def start(path: Path, page: PageKind, *, model: bytes = b"\1" * 32, clock: Clock
         disk._device.close()
         raise
     shelves = [PageShelf(keeper, keys, binding(label, place, model, page.arithmetic), at=place, places=page.kept,
-                         half=page.half_nbytes)
+                         half=page.half_nbytes, states=page.states, state=page.state_nbytes)
                for label, place in zip(labels, range(at, at + size * len(labels), size), strict=True)]
     if threads:
         keeper.tend = keys.tend

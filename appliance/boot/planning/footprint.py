@@ -6,11 +6,12 @@ The header is read for this, and not believed: what is loaded later decides its 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from mmap import PAGESIZE
 
 from appliance.boot.planning import residency
+from appliance.codec.printable import quantity
 from appliance.engine import second_engine
 from appliance.engine.batch import draft
 from appliance.engine.decode.chain import scratch
@@ -27,7 +28,7 @@ from appliance.engine.forward.forward import (
 )
 from appliance.engine.forward.kvcache import WORD_NBYTES, page_nbytes, pages_of, slot_nbytes
 from appliance.engine.forward.seats import dummy_seats
-from appliance.engine.forward.states import state_nbytes
+from appliance.engine.forward.states import division, least_nbytes, state_nbytes
 from appliance.errors import ApplianceError
 from appliance.families.architecture import Architecture
 from appliance.families.extension import Extension, extended_metadata
@@ -44,7 +45,7 @@ from appliance.models.file.tiling import Tiling
 from appliance.models.sources import hidden_rows, read_ahead
 from appliance.models.sources.streamed import EMBEDDING
 from appliance.models.sources.worker import SLOTS
-from appliance.policy.schema import Limits, Model, Policy
+from appliance.policy.schema import Limits, Model, Policy, Tenant
 from appliance.state import sessions
 
 LOADING_BYTES = 24 << 20
@@ -80,6 +81,31 @@ class Line:
 
     what: str
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRoom:
+    """The states of earlier texts that `prefix_cache` has room for, of a model whose layers have
+    states."""
+
+    state: int  # bytes of each
+    count: int  # of all tenants
+    least: int  # bytes of `prefix_cache.size` with which each tenant has one
+    tenants: int  # that may ask the model
+
+    @property
+    def lack(self) -> str | None:
+        """Why no text is kept; None where each tenant has room for a state."""
+        if self.count >= self.tenants:
+            return None
+        return (f"prefix_cache keeps no text: it has room for {quantity(self.count, 'state')} of "
+                f"{kibibytes(self.state)} each, and {quantity(self.tenants, 'tenant')} may ask; the least size that "
+                f"keeps some is {self.size}")
+
+    @property
+    def size(self) -> str:
+        """The least size, as policies have it."""
+        return f"{-(-self.least // 2**20)}MiB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +185,23 @@ class Footprint:
         kept = self.model.prefix_cache
         return 0 if kept is None or self.foreign is not None else kept.size_bytes
 
+    def snapshots(self, share: Share, tenants: int = 1) -> SnapshotRoom | None:
+        """The states that are kept of earlier texts; None where none are asked for."""
+        if not self.prefixes or self.shape is None or not self.shape.stateful:
+            return None
+        page, state = page_nbytes(self.shape, self.model.kv_cache), state_nbytes(self.shape)
+        slots = share.slots + (len(dummy_seats(share.rows, self.context)) if self.steady else 0)
+        return SnapshotRoom(state, division(self.prefixes, page, state, slots)[1],
+                         least_nbytes(page, state, slots, tenants), tenants)
+
     @property
     def sessions(self) -> int:
         """Bytes of pages on their way to and from the state disk, and of the token ids of those
         there."""
         if not (self.prefixes and self.model.session_persistence and self.shape is not None):
             return 0
-        page = page_nbytes(self.shape, self.model.kv_cache)
-        return sessions.nbytes(page, self.prefixes // page)
+        page, state = page_nbytes(self.shape, self.model.kv_cache), state_nbytes(self.shape)
+        return sessions.nbytes(page, self.prefixes // page, state)
 
     @property
     def slot(self) -> tuple[int, int]:
@@ -221,11 +256,13 @@ class Footprint:
                    words_nbytes(self.tiles, self.roles, self.shape.vocabulary, self._template()))
         slots, (slot, helper) = share.slots, self.slot
         state = state_nbytes(self.shape)
-        kind = f"{self.model.kv_cache}, and a state of {-(-state // 1024):,} KiB" if state else self.model.kv_cache
+        kind = f"{self.model.kv_cache}, and a state of {kibibytes(state)}" if state else self.model.kv_cache
         yield Line(f"{name}: keys and values ({kind}), {slots} x {mebibytes(slot)}" + (
             f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
         if self.prefixes:
-            yield Line(f"{name}: keys and values of earlier texts", self.prefixes)
+            kept = self.snapshots(share)
+            beside = "" if kept is None else f", with {quantity(kept.count, 'state')} of {kibibytes(kept.state)}"
+            yield Line(f"{name}: keys and values of earlier texts{beside}", self.prefixes)
         if self.sessions:
             yield Line(f"{name}: sessions on their way to and from the disk", self.sessions)
         beside = ", and seats of dummies" if self.steady else ""
@@ -283,6 +320,11 @@ def mebibytes(size: float) -> str:
     return f"{size / 2**20:,.0f} MiB"
 
 
+def kibibytes(size: int) -> str:
+    """The size of something small, for people."""
+    return f"{-(-size // 1024):,} KiB"
+
+
 def needed(size: int) -> str:
     """Memory that is needed, for people: with as much as this says, it suffices."""
     return mebibytes(-(-size // 2**20) * 2**20)
@@ -312,6 +354,11 @@ def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
     foreign = foreign_reason(model, file, policy) if size else None
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
                      helper, foreign, fault, roles, helper_roles, keeps_cadence(policy))
+
+
+def askers(model: Model, tenants: Iterable[Tenant]) -> int:
+    """How many of some tenants may ask a model."""
+    return sum(model.name in each.models and each.role != "auditor" for each in tenants)
 
 
 def keeps_cadence(policy: Policy) -> bool:

@@ -137,11 +137,15 @@ class KeptTexts:
         coming, slot, position = sequence.restoring, sequence.slot, sequence.position
         if self._persisted is None or coming is None:
             return False
-        opened = self._persisted.next_page(coming, lambda: self._seats.page_at(slot, position))
-        if opened:
-            self._seats.extend(slot, position + PAGE)
-            sequence.skip(PAGE)
+        opened = self._persisted.next_page(coming, lambda: self._seats.page_at(slot, position + coming.gained),
+                                           lambda: self._seats.mark_of(slot))
+        if opened and (coming.done or not coming.state):
+            self._seats.extend(slot, position + coming.gained, state=coming.state)
+            sequence.skip(coming.gained)
+            coming.gained = 0
         if opened is False or coming.done:
             coming.drop()
             sequence.restoring = None
+        if opened and coming.state and coming.done:
+            self.keep(sequence, ended=False)
         return sequence.restoring is not None and opened is True

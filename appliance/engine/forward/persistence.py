@@ -10,6 +10,10 @@ name is given twice.
     expire    the shelf says which names are alive; a page that is not goes, with all after it
     damaged   a page that does not open is as one that is not there
 
+Where layers have states, a text ends with the last page whose state is on the shelf as well. Its
+pages and this state are restored together, or none of them. A state has a place of its own, behind
+those of all pages, and the name of its page in place of a text.
+
 Not safe to use from two threads at once.
 """
 
@@ -25,6 +29,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.states import KeptStates, StateRooms
 from appliance.engine.forward.trees import Ids, Node, TextTree, Trees
 from appliance.errors import EngineError
 from appliance.kernels.layouts.attention import PAGE
@@ -47,13 +52,16 @@ NOBODY = RecordName(0, 0)
 """The name in place of a page before the first."""
 
 
+_NO_TOKENS: Ids = np.zeros(PAGE, np.int32)  # of a state
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A page that is on the shelf."""
+    """A page or a state that is on the shelf."""
 
     place: int
     name: RecordName
-    before: RecordName
+    before: RecordName  # the page before; of a state: its own page
     tenant: str
     tokens: Ids  # (PAGE,)
 
@@ -66,6 +74,10 @@ class Shelf(Protocol):
         """Pages that it has room for."""
 
     @property
+    def state_places(self) -> int:
+        """States that it has room for: their places follow those of pages."""
+
+    @property
     def ready(self) -> bool:
         """Whether it takes a page now."""
 
@@ -74,20 +86,20 @@ class Shelf(Protocol):
         """Whether it failed, so that nothing is kept or found any more."""
 
     def entries(self, tenants: Collection[str]) -> Iterable[Entry]:
-        """The pages that are there, in the order of their names. The token ids of one are wiped
+        """The records that are there, in the order of their names. The token ids of one are wiped
         when the next is asked for."""
 
     def put(self, place: int, tenant: str, before: RecordName, tokens: Ids,
-            page: tuple[memoryview, memoryview]) -> RecordName | None:
-        """Seal keys and values of a page, to be written soon; None where that cannot be just now.
-        To be asked when it is ready."""
+            content: Sequence[memoryview]) -> RecordName | None:
+        """Seal keys and values of a page, or the pieces of a state, to be written soon; None where
+        that cannot be just now. To be asked when it is ready."""
 
     def fetch(self, place: int) -> Future[bytes]:
-        """Begin to read a page's record, which is still sealed."""
+        """Begin to read a record, which is still sealed."""
 
-    def open(self, record: bytes, place: int, tenant: str, name: RecordName,
-             page: tuple[memoryview, memoryview]) -> bool:
-        """Open a record into keys and values of a page, which are zeros where it does not open."""
+    def open(self, record: bytes, place: int, tenant: str, name: RecordName, content: Sequence[memoryview]) -> bool:
+        """Open a record into keys and values of a page, or the pieces of a state, which are zeros
+        where it does not open."""
 
     def alive(self, key: int) -> bool:
         """Whether a key is still there."""
@@ -105,18 +117,25 @@ class Restoration:
     """The pages that a running text is about to get from the shelf."""
 
     tenant: str
-    nodes: deque[Node]  # not asked for yet
-    fetched: deque[tuple[Node, RecordName, Future[bytes]]] = field(default_factory=deque)
+    nodes: deque[Node]  # not asked for yet; with a state, the last one stands here twice
+    state: bool = False  # whether the state at the last page's end comes after it
+    gained: int = 0  # positions whose pages opened, and that are not part of the text yet
+    fetched: deque[tuple[Node, int, RecordName, Future[bytes]]] = field(default_factory=deque)  # with their places
+
+    @property
+    def at_state(self) -> bool:
+        """Whether what comes next is the state."""
+        return self.state and len(self.nodes) + len(self.fetched) == 1
 
     @property
     def done(self) -> bool:
-        """Whether no page is left."""
+        """Whether nothing is left."""
         return not self.nodes and not self.fetched
 
     def wait(self, seconds: float) -> None:
         """Wait until the next page is read, no longer than that."""
         if self.fetched:
-            wait([self.fetched[0][2]], seconds)
+            wait([self.fetched[0][-1]], seconds)
 
     def drop(self) -> None:
         """Ask for no more."""
@@ -130,13 +149,16 @@ class ShelfPages:
     """The pages that are on a shelf, and those on their way to it."""
 
     def __init__(self, cache: KVCache, tenants: Collection[str], shelf: Shelf,
-                 tokens: Callable[[int], Ids] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+                 tokens: Callable[[int], Ids] | None = None, clock: Callable[[], float] = time.monotonic, *,
+                 kept: KeptStates | None = None) -> None:
         """The shelf's places are divided equally among `tenants`. `tokens` gives the token ids of a
-        page that is kept in memory; None where none is."""
-        self.share = shelf.places // max(len(tenants), 1)
+        page that is kept in memory; None where none is. `kept`: the states in memory."""
+        self.share, self._kept = shelf.places // max(len(tenants), 1), kept
         self._cache, self._shelf, self._tokens, self._clock = cache, shelf, tokens, clock
         self.trees = Trees(tenants, self.share, shelf.places, self._let_go)
-        self._names: dict[int, RecordName] = {}  # by place
+        self._names: dict[int, RecordName] = {}  # by place, of pages and of states
+        self._states = StateRooms(range(shelf.places, shelf.places + shelf.state_places), tenants,
+                                  lambda place: self._names.pop(place, None))
         self._keys = Counter[int]()  # pages under each key
         self._free: list[int] = []
         self._waiting: deque[tuple[str, Node]] = deque()  # last nodes of texts in memory that are to be put
@@ -154,6 +176,9 @@ class ShelfPages:
         for each in self._shelf.entries(tenants):
             tree = self.trees.of(each.tenant)
             before = None if tree is None else tree.root if each.before == NOBODY else nodes.get(each.before)
+            if each.place >= self._shelf.places:
+                self._load_state(each, before)
+                continue
             if tree is None or before is None or self.trees.child(before, each.tokens) is not None:
                 continue
             path = before.path
@@ -165,43 +190,69 @@ class ShelfPages:
             self.trees.touch(tree, [*path, nodes[each.name]], 0.0)
         self._free = sorted(set(range(self._shelf.places)) - self._names.keys(), reverse=True)
 
+    def _load_state(self, entry: Entry, page: Node | None) -> None:
+        """Take up the state of a page that is there."""
+        if page is not None and page.number >= 0 and self._states.take(entry.tenant, page.number, entry.place):
+            self._names[entry.place] = entry.name
+
     def divide(self, tenants: Collection[str]) -> None:
         """Let `tenants` share the shelf's places from now on. The texts of others go."""
         self.share = self._shelf.places // max(len(tenants), 1)
         self.trees.divide(tenants, self.share)
+        self._states.divide(tenants)
 
     def find(self, tenant: str, tokens: Sequence[int], pages: int) -> Restoration | None:
         """The pages of a text from its page `pages` on that can be restored; None where there are
         none. The pages before count as used."""
         self.expire()
         path = self.trees.find(tenant, tokens, self._clock())
-        return Restoration(tenant, deque(path[pages:])) if len(path) > pages else None
+        state = self._cache.states.stride > 0
+        if state:
+            path = path[:self._states.longest([each.number for each in path])]
+        nodes = deque(path[pages:])
+        if state:
+            nodes.extend(path[-1:])
+        return Restoration(tenant, nodes, state) if len(path) > pages else None
 
-    def next_page(self, coming: Restoration, page: Callable[[], int]) -> bool | None:
-        """Restore the next page of a text into that which `page` gives: whether it opened; None
-        where it has not been read yet. A page that does not open goes, with those after it."""
-        while coming.nodes and len(coming.fetched) < AHEAD:
-            node = coming.nodes.popleft()
-            if node.number < 0:
-                coming.nodes.clear()
-                break
-            coming.fetched.append((node, self._names[node.number], self._shelf.fetch(node.number)))
+    def next_page(self, coming: Restoration, page: Callable[[], int], state: Callable[[], int]) -> bool | None:
+        """Restore the next page of a text into that which `page` gives, or its state into that of
+        `state`: whether it opened; None where it has not been read yet. A page that does not open
+        goes, with those after it."""
+        self._fetch(coming)
         if not coming.fetched:
             return False
-        node, name, record = coming.fetched[0]
+        at_state = coming.at_state
+        node, place, name, record = coming.fetched[0]
         if not record.done():
             return None
         coming.fetched.popleft()
         failed = record.cancelled() or record.exception() is not None
-        if node.number < 0:  # it expired, or another took its place
+        if self._names.get(place) != name:  # it expired, or another took its place
             return False
-        if failed or not self._shelf.open(record.result(), node.number, coming.tenant, name,
-                                          self._cache.views(page())):
-            tree = self.trees.of(coming.tenant)
-            if tree is not None:
-                self.trees.drop(tree, node)
+        if failed or not self._shelf.open(record.result(), place, coming.tenant, name,
+                                          self._cache.states.views(state()) if at_state else self._cache.views(page())):
+            self._lose(coming.tenant, node, at_state)
             return False
+        coming.gained += 0 if at_state else PAGE
         return True
+
+    def _fetch(self, coming: Restoration) -> None:
+        """Begin to read what comes next. Of a text that lost a page, no more is read."""
+        while coming.nodes and len(coming.fetched) < AHEAD:
+            node = coming.nodes.popleft()
+            place = self._states.room(node.number) if coming.state and not coming.nodes else node.number
+            if node.number < 0 or place is None:
+                coming.nodes.clear()
+                return
+            coming.fetched.append((node, place, self._names[place], self._shelf.fetch(place)))
+
+    def _lose(self, tenant: str, node: Node, state: bool) -> None:
+        """Let a page go that does not open, with those after it, or the state of a page."""
+        tree = self.trees.of(tenant)
+        if state:
+            self._states.drop(node.number)
+        elif tree is not None:
+            self.trees.drop(tree, node)
 
     def later(self, tenant: str, last: Node) -> None:
         """Put a text that is kept in memory on the shelf when there is time; `last` is its end
@@ -279,8 +330,25 @@ class ShelfPages:
             node = child
             tree.order.move_to_end(node.number)
             path.append(node)
+            whole = self._put_state(tenant, node, page) and whole
         self.trees.touch(tree, path, self._clock())
         return whole
+
+    def _put_state(self, tenant: str, node: Node, page: int) -> bool:
+        """Put the state that stands beside a page in memory, if the shelf has room and lacks it;
+        False where that has to wait."""
+        source = None if self._kept is None else self._kept.room(page)
+        if source is None or self._states.room(node.number) is not None or not self._states.share:
+            return True
+        place = self._states.take(tenant, node.number) if self._shelf.ready else None
+        if place is None:
+            return False
+        name = self._shelf.put(place, tenant, self._names[node.number], _NO_TOKENS, self._cache.states.views(source))
+        if name is None:
+            self._states.drop(node.number)
+            return False
+        self._names[place] = name
+        return True
 
     def _in_memory(self, page: int) -> Ids:
         """The token ids of a page in memory."""
@@ -295,6 +363,7 @@ class ShelfPages:
         return self.trees.add(tree, before, place, chunk)
 
     def _let_go(self, node: Node) -> None:
+        self._states.drop(node.number)
         self._free.append(node.number)
         key = self._names.pop(node.number).key
         self._keys[key] -= 1

@@ -111,10 +111,17 @@ class Seats:
         self._cache.cover(slot, position, PAGE)
         return self._cache.pages_below(slot, position + PAGE)[-1]
 
-    def extend(self, slot: int, positions: int) -> None:
-        """Note that the pages of so many positions were filled from outside. EngineError where
-        layers have states."""
-        self._require_no_state(positions)
+    def mark_of(self, slot: int) -> int:
+        """The number of a slot's second state, to be filled from outside: see `extend`."""
+        return self._cache.states.mark_of(slot)
+
+    def extend(self, slot: int, positions: int, *, state: bool = False) -> None:
+        """Note that the pages of so many positions were filled from outside, and so was the slot's
+        second state where `state`. EngineError where layers have states, and there is none."""
+        if state:
+            self._cache.states.adopt(slot, positions)
+        else:
+            self._require_no_state(positions)
         self._boundary.forget(slot)
         self._boundary.inherit(slot, positions)
 

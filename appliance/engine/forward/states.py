@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from appliance.families.architecture import Architecture
 from appliance.kernels.runtime.memory import Memory
 from appliance.secure import locked
 
 _LINE = 64
+_PIECE = 16 << 20  # bytes of a state at most that are sealed as one message
 
 
 def _places(architecture: Architecture) -> tuple[list[int], int]:
@@ -50,6 +51,16 @@ def division(nbytes: int, page: int, state: int, slots: int) -> tuple[int, int]:
     return ((nbytes - states * state) // page, states) if states else (0, 0)
 
 
+def least_nbytes(page: int, state: int, slots: int, tenants: int) -> int:
+    """The fewest bytes of earlier texts of which `division` has a state for each tenant."""
+    return slots * state + tenants * (state + max(state, page))
+
+
+def pieces(state: int) -> list[int]:
+    """The sizes of the pieces of a state of so many bytes."""
+    return [min(_PIECE, state - first) for first in range(0, state, _PIECE)]
+
+
 class States:
     """The states of so many slots, and of earlier texts. Places and strides are in bytes."""
 
@@ -65,6 +76,13 @@ class States:
             locked.protect(self._memory.address, self._memory.nbytes, "states", own=self._memory.own)
         self.address, self.nbytes = self._memory.address, self._memory.nbytes
 
+    def views(self, number: int) -> list[memoryview]:
+        """The bytes of a state, in pieces that are sealed each."""
+        kind, at = ctypes.c_char * self.stride, self.address + number * self.stride
+        whole = memoryview(kind.from_address(at)).cast("B")
+        return [whole[first:first + size] for first, size in zip(
+            range(0, self.stride, _PIECE), pieces(self.stride), strict=True)]
+
     def copy(self, source: int, to: int) -> None:
         """Let a slot have the state of another one."""
         if self._memory is not None:
@@ -75,6 +93,12 @@ class States:
         if self.rooms:
             self._marks[slot] = positions
             self.copy(slot, self.mark_of(slot))
+
+    def adopt(self, slot: int, positions: int) -> None:
+        """Let a slot have the state in its mark, which somebody filled with that of so many
+        positions."""
+        self._marks[slot] = positions
+        self.copy(self.mark_of(slot), slot)
 
     def mark_of(self, slot: int) -> int:
         """The number of the state that a slot's mark is in."""
@@ -97,39 +121,42 @@ class States:
             self._memory = None
 
 
-class KeptStates:
-    """The states that are kept, by the numbers of their pages."""
+class StateRooms:
+    """The rooms of states, by the numbers of their pages: those in memory, or on a disk."""
 
-    def __init__(self, states: States, tenants: Collection[str]) -> None:
-        self._states, self._free = states, list(states.rooms)
+    def __init__(self, rooms: Collection[int], tenants: Collection[str], let_go: Callable[[int], object]) -> None:
+        """`let_go` gets each room whose state goes."""
+        self._count, self._free, self._let_go = len(rooms), list(rooms), let_go
         self._rooms: dict[int, int] = {}  # by page
         self._order: dict[str, OrderedDict[int, None]] = {}  # pages of each tenant, kept longest ago first
         self.divide(tenants)
 
-    def keep(self, tenant: str, page: int, slot: int) -> None:
-        """Keep the state that a slot had at the end of a page, if there is not one already."""
+    def take(self, tenant: str, page: int, room: int | None = None) -> int | None:
+        """A room for the state of a page, or just this one, which is free; None where the page has
+        one already, or its tenant no share."""
         own = self._order.get(tenant)
         if own is None or not self.share or page in self._rooms:
-            return
+            return None
         if len(own) >= self.share:
             self.drop(next(iter(own)))
-        room = self._rooms[page] = self._free.pop()
-        own[page] = None
-        self._states.copy(self._states.mark_of(slot), room)
+        room = self._free[-1] if room is None else room
+        self._free.remove(room)
+        self._rooms[page], own[page] = room, None
+        return room
+
+    def room(self, page: int) -> int | None:
+        """The room of the state of a page; None where it has none."""
+        return self._rooms.get(page)
 
     def longest(self, pages: Sequence[int]) -> int:
         """How many of a text's pages there are up to the last page with a state."""
         return max((index + 1 for index, page in enumerate(pages) if page in self._rooms), default=0)
 
-    def begin(self, slot: int, page: int) -> None:
-        """Let a slot have the state at the end of a page, which must be there."""
-        self._states.copy(self._rooms[page], slot)
-
     def drop(self, page: int) -> None:
-        """Wipe the state of a page, if it has one."""
+        """Let the state of a page go, if it has one."""
         room = self._rooms.pop(page, None)
         if room is not None:
-            self._states.wipe(room)
+            self._let_go(room)
             self._free.append(room)
             for own in self._order.values():
                 own.pop(page, None)
@@ -137,8 +164,26 @@ class KeptStates:
     def divide(self, tenants: Collection[str]) -> None:
         """Let `tenants` share the room from now on. The states of others go, and those beyond a
         share."""
-        self.share = len(self._states.rooms) // max(len(tenants), 1)
+        self.share = self._count // max(len(tenants), 1)
         for tenant, own in self._order.items():
             while len(own) > (self.share if tenant in tenants else 0):
                 self.drop(next(iter(own)))
         self._order = {tenant: self._order.get(tenant, OrderedDict()) for tenant in tenants}
+
+
+class KeptStates(StateRooms):
+    """The states that are kept in memory. A state that goes is wiped."""
+
+    def __init__(self, states: States, tenants: Collection[str]) -> None:
+        super().__init__(states.rooms, tenants, states.wipe)
+        self._states = states
+
+    def keep(self, tenant: str, page: int, slot: int) -> None:
+        """Keep the state that a slot had at the end of a page, if there is not one already."""
+        room = self.take(tenant, page)
+        if room is not None:
+            self._states.copy(self._states.mark_of(slot), room)
+
+    def begin(self, slot: int, page: int) -> None:
+        """Let a slot have the state at the end of a page, which must be there."""
+        self._states.copy(self._rooms[page], slot)
