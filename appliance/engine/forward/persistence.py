@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.forward.trees import Ids, Node, TextTree, Trees
+from appliance.engine.forward.trees import Ids, Node, TextTree, Trees, shares
 from appliance.errors import EngineError
 from appliance.kernels.layouts.attention import PAGE
 
@@ -130,12 +130,12 @@ class ShelfPages:
     """The pages that are on a shelf, and those on their way to it."""
 
     def __init__(self, cache: KVCache, tenants: Collection[str], shelf: Shelf,
-                 tokens: Callable[[int], Ids] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """The shelf's places are divided equally among `tenants`. `tokens` gives the token ids of a
-        page that is kept in memory; None where none is."""
-        self.share = shelf.places // max(len(tenants), 1)
+                 tokens: Callable[[int], Ids] | None = None, clock: Callable[[], float] = time.monotonic,
+                 weights: Mapping[str, int] | None = None) -> None:
+        """The shelf's places are divided among `tenants` by their weights. `tokens` gives the token
+        ids of a page that is kept in memory; None where none is."""
         self._cache, self._shelf, self._tokens, self._clock = cache, shelf, tokens, clock
-        self.trees = Trees(tenants, self.share, shelf.places, self._let_go)
+        self.trees = Trees(shares(shelf.places, tenants, weights or {}), shelf.places, self._let_go)
         self._names: dict[int, RecordName] = {}  # by place
         self._keys = Counter[int]()  # pages under each key
         self._free: list[int] = []
@@ -157,7 +157,7 @@ class ShelfPages:
             if tree is None or before is None or self.trees.child(before, each.tokens) is not None:
                 continue
             path = before.path
-            if len(path) >= self.share or (path and before.number < 0):
+            if len(path) >= tree.share or (path and before.number < 0):
                 continue
             self.trees.touch(tree, path, 0.0)  # so that what makes room is not of this text
             self.trees.make_room(tree)
@@ -165,10 +165,10 @@ class ShelfPages:
             self.trees.touch(tree, [*path, nodes[each.name]], 0.0)
         self._free = sorted(set(range(self._shelf.places)) - self._names.keys(), reverse=True)
 
-    def divide(self, tenants: Collection[str]) -> None:
-        """Let `tenants` share the shelf's places from now on. The texts of others go."""
-        self.share = self._shelf.places // max(len(tenants), 1)
-        self.trees.divide(tenants, self.share)
+    def divide(self, tenants: Collection[str], weights: Mapping[str, int]) -> None:
+        """Let `tenants` share the shelf's places by their weights from now on. The texts of others
+        go."""
+        self.trees.divide(shares(self._shelf.places, tenants, weights))
 
     def find(self, tenant: str, tokens: Sequence[int], pages: int) -> Restoration | None:
         """The pages of a text from its page `pages` on that can be restored; None where there are
@@ -259,7 +259,7 @@ class ShelfPages:
         """Put what lacks of a text, given by pages and their tokens, None where they stand in
         memory; whether all of it is there now."""
         node, path, budget, whole = tree.root, list[Node](), BURST, True
-        for page, ids in text[:self.share]:
+        for page, ids in text[:tree.share]:
             chunk = ids if ids is not None else self._in_memory(page)
             child = self.trees.child(node, chunk)
             if child is None:

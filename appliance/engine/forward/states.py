@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from appliance.engine.forward.trees import shares
 from appliance.families.architecture import Architecture
 from appliance.kernels.runtime.memory import Memory
 from appliance.secure import locked
@@ -100,18 +101,18 @@ class States:
 class KeptStates:
     """The states that are kept, by the numbers of their pages."""
 
-    def __init__(self, states: States, tenants: Collection[str]) -> None:
+    def __init__(self, states: States, tenants: Collection[str], weights: Mapping[str, int]) -> None:
         self._states, self._free = states, list(states.rooms)
         self._rooms: dict[int, int] = {}  # by page
         self._order: dict[str, OrderedDict[int, None]] = {}  # pages of each tenant, kept longest ago first
-        self.divide(tenants)
+        self.divide(tenants, weights)
 
     def keep(self, tenant: str, page: int, slot: int) -> None:
         """Keep the state that a slot had at the end of a page, if there is not one already."""
-        own = self._order.get(tenant)
-        if own is None or not self.share or page in self._rooms:
+        own, share = self._order.get(tenant), self.shares.get(tenant, 0)
+        if own is None or not share or page in self._rooms:
             return
-        if len(own) >= self.share:
+        if len(own) >= share:
             self.drop(next(iter(own)))
         room = self._rooms[page] = self._free.pop()
         own[page] = None
@@ -134,11 +135,11 @@ class KeptStates:
             for own in self._order.values():
                 own.pop(page, None)
 
-    def divide(self, tenants: Collection[str]) -> None:
-        """Let `tenants` share the room from now on. The states of others go, and those beyond a
-        share."""
-        self.share = len(self._states.rooms) // max(len(tenants), 1)
+    def divide(self, tenants: Collection[str], weights: Mapping[str, int]) -> None:
+        """Let `tenants` share the room by their weights from now on. The states of others go, and
+        those beyond a share."""
+        self.shares = shares(len(self._states.rooms), tenants, weights)
         for tenant, own in self._order.items():
-            while len(own) > (self.share if tenant in tenants else 0):
+            while len(own) > self.shares.get(tenant, 0):
                 self.drop(next(iter(own)))
         self._order = {tenant: self._order.get(tenant, OrderedDict()) for tenant in tenants}
