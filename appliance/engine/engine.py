@@ -250,8 +250,8 @@ class Engine:
                       weights: Mapping[str, int] | None = None) -> None:
         """From now on until `release`, keep pages of texts for texts of the same tenant that begin
         like them, each for `lifetime` seconds after its last use. `tenants` share the room that the
-        engine was opened with, by their `weights`. On `shelf`, which this engine's `page` fits, they
-        outlive the engine. Only whoever acquired the engine may ask."""
+        engine was opened with, by their `weights`. On `shelf`, which this engine's `page` fits,
+        they outlive the engine. Only whoever acquired the engine may ask."""
         if shelf is not None and self.architecture.stateful:
             raise UnsupportedError(STATEFUL.format("its texts cannot outlive the service"),
                                    hint="leave session_persistence out")
