@@ -56,6 +56,7 @@ PROBLEMS: dict[str, Problem] = {
     # 401 and 403: the caller
     "invalid_api_key": Problem(401, AUTH, "a valid API key is required: 'Authorization: Bearer KEY' or "
                                "'X-Api-Key: KEY'"),
+    "api_key_expired": Problem(401, AUTH, "the API key has expired: ask who gave it to you for a new one"),
     "permission_denied": Problem(403, "permission_error", "this API key may not use this endpoint"),
     # 404 to 431: what is asked
     "model_not_found": Problem(404, INVALID, "the model does not exist or this API key may not use it"),

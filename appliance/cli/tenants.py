@@ -78,7 +78,7 @@ def _check(args: argparse.Namespace, data: bytes, file: Path) -> int:
 
 def _sign(args: argparse.Namespace, data: bytes, file: Path) -> int:
     with about(file):
-        listed = tenants.decode(data, {"appliance", "version", "tenants"})
+        listed = tenants.decode(data, tenants.LIST_KEYS, {"tiers"})
     key = keyfile.ed25519_private_key(args.key, passphrase.ask)
     with about(file):
         signed = desk.sign_tenants(listed, key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from appliance.constraint.compiler import Compiler
@@ -248,14 +248,15 @@ class Engine:
             raise EngineError("the engine is closed", code="engine-closed")
         return self._batcher
 
-    def keep_prefixes(self, tenants: Collection[str], lifetime: float, shelf: Shelf | None = None) -> None:
+    def keep_prefixes(self, tenants: Collection[str], lifetime: float, shelf: Shelf | None = None,
+                      weights: Mapping[str, int] | None = None) -> None:
         """From now on until `release`, keep pages of texts for texts of the same tenant that begin
         like them, each for `lifetime` seconds after its last use. `tenants` share the room that the
-        engine was opened with equally. On `shelf`, which this engine's `page` fits, they outlive
-        the engine. Only whoever acquired the engine may ask."""
-        prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime)
+        engine was opened with, by their `weights`. On `shelf`, which this engine's `page` fits,
+        they outlive the engine. Only whoever acquired the engine may ask."""
+        prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime, weights=weights)
         persisted = None if shelf is None else ShelfPages(self._cache, tenants, shelf, prefixes.tokens,
-                                                          kept=prefixes.snapshots)
+                                                          kept=prefixes.snapshots, weights=weights)
         self._batcher.texts.open(prefixes, persisted)
 
     @property

@@ -75,7 +75,7 @@ class EngineThread:
                 return
             tenants, weights, self._divided = self._queue.tenants or (), self._queue.weights, True
         self._batcher.planner.share_by(weights)
-        self._batcher.texts.divide(tenants)
+        self._batcher.texts.divide(tenants, weights)
 
     def _admit(self) -> bool:
         """Wait for work, but under a cadence, and move requests from the queue to free slots; False

@@ -53,7 +53,8 @@ class Scheduler(EngineThread):
         can); `queue`: requests that may wait; `tenants` that may ask (None: not known). Starts the
         engine's thread.
 
-        `weights`: turns in a row and parts of a pass of a tenant; 1 for a tenant that is not there.
+        `weights`: turns in a row, parts of a pass and shares of kept texts of a tenant; 1 for a
+        tenant that is not there.
 
         `prefix_lifetime`: seconds for which pages of texts are kept after their last use; None
         keeps none. `shelf`: where they outlive the engine.
@@ -75,7 +76,7 @@ class Scheduler(EngineThread):
                          None if cadence is None else Beat(cadence, on_late=on_late))
         try:
             if prefix_lifetime is not None:
-                engine.keep_prefixes(tenants or (), prefix_lifetime, shelf)
+                engine.keep_prefixes(tenants or (), prefix_lifetime, shelf, waiting.weights)
             self._thread.start()
         except BaseException:
             engine.release()

@@ -33,6 +33,7 @@ class BoundSocket:
     url: str
     path: Path | None = None
     tls: Identity | None = None
+    serves: str = "all"  # which endpoints: a word of the policy
 
     def close(self) -> None:
         """Close the socket and remove a Unix socket's file."""

@@ -305,14 +305,15 @@ class Arrivals:
         self._made: weakref.WeakSet[Protocol] = weakref.WeakSet()
         self._collected = -math.inf
 
-    def __call__(self) -> Protocol:
-        """A protocol. ConnectionAbortedError when there are too many: the connection is dropped."""
+    def __call__(self, serves: str = "all") -> Protocol:
+        """A protocol for a connection to a listener that `serves` some endpoints.
+        ConnectionAbortedError when there are too many: the connection is dropped."""
         now = time.monotonic()
         if len(self._made) >= self._most and now >= self._collected + COLLECT_SECONDS:
             gc.collect()
             self._collected = now
         if len(self._made) >= self._most:
             raise ConnectionAbortedError
-        made = Protocol(config=self._config, server_state=self._state, app_state=self._app_state)
+        made = Protocol(config=self._config, server_state=self._state, app_state={**self._app_state, "serves": serves})
         self._made.add(made)
         return made

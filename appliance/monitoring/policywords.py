@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from appliance.monitoring.load import nbytes, span
 from appliance.policy.schema import Model, Policy
 
-_ROLES = {"user": "asks models", "auditor": "reads metrics and the log", "admin": "asks models and changes them"}
+_ROLES = {"user": "asks models", "auditor": "reads metrics and the log", "admin": "asks models and changes them",
+          "metrics": "reads metrics"}
 
 
 def sentences(policy: Policy) -> Iterator[str]:

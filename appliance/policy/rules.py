@@ -77,6 +77,22 @@ def something_to_do(policy: Policy) -> Breaches:
         yield Breach(("model",), "there is no model", 'add model "name" { ... }')
     if not policy.service.listeners:
         yield Breach(("service",), "there is no listener", 'add listen "name" { kind = ... } to service')
+    elif all(each.serves == "metrics" for each in policy.service.listeners):
+        yield Breach(("service", "listen", policy.service.listeners[0].name, "serves"), "no listener serves the API",
+                      'add a listener with serves = "api"')
+
+
+def aliases(policy: Policy) -> Breaches:
+    """An alias stands for models, and is not the name of one."""
+    names = [model.name for model in policy.models]
+    for alias in policy.aliases:
+        if alias.name in names:
+            yield Breach(("alias", alias.name), f'"{alias.name}" is the name of a model', "choose another name")
+        for name in alias.models:
+            if name not in names:
+                yield Breach(("alias", alias.name, "models"), f'there is no model "{name}"',
+                              f'add model "{name}" {{ ... }}', f"models of this policy: {', '.join(names) or 'none'}",
+                              name=name, names=tuple(names))
 
 
 def approvals(policy: Policy) -> Breaches:
@@ -197,6 +213,20 @@ def quotas(policy: Policy) -> Breaches:
         if quota is not None and quota < longest:
             yield Breach(("limits", name), f"{name} is less than one longest request ({longest} tokens)",
                           "raise it, or lower prompt_tokens or generation_tokens")
+
+
+def model_limits(model: Model, policy: Policy) -> Breaches:
+    """Bounds of a model lie within those of all, and its default within its bound."""
+    own, most = model.limits, policy.limits
+    if own is None:
+        return
+    longest = own.generation_tokens or most.generation_tokens
+    for name, value, bound, whose in (
+            ("prompt_tokens", own.prompt_tokens, most.prompt_tokens, "limits.prompt_tokens"),
+            ("generation_tokens", own.generation_tokens, most.generation_tokens, "limits.generation_tokens"),
+            ("max_tokens_default", own.max_tokens_default, longest, "the longest answer")):
+        if value is not None and value > bound:
+            yield Breach(("limits", name), f"{name} is more than {whose}, which is {bound}", "lower it")
 
 
 def tenants(policy: Policy) -> Breaches:
@@ -456,7 +486,7 @@ Rules = tuple[Callable[[Policy], Breaches], ...]
 BlockRules = tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Breaches], ...]], ...]
 POLICY_RULES: Rules = (
     platforms, budgets, something_to_do, approvals, state_users, successors, retention, receipts, outcomes, redaction,
-    cadence, quotas, tenants, inline_tenants, api_keys, listeners_apart,
+    cadence, quotas, aliases, tenants, inline_tenants, api_keys, listeners_apart,
 )
 
 
@@ -481,7 +511,7 @@ def _listeners(policy: Policy) -> Iterable[tuple[Path, Any]]:
 
 
 BLOCK_RULES: BlockRules = (
-    (_models, (draft, speculation, changeable, sealed, unseen, shards, publisher, sampling, model_key)),
+    (_models, (draft, speculation, changeable, sealed, unseen, shards, publisher, sampling, model_key, model_limits)),
     (_keys, (key,)),
     (_tenants, (tenant,)),
     (_listeners, (listener_fields, listener_trust)),

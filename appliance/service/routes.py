@@ -49,8 +49,13 @@ def asks(connection: Connection, _handler: BaseRouteHandler) -> None:
 
 
 def watches(connection: Connection, _handler: BaseRouteHandler) -> None:
-    """Only for a key whose role may read metrics."""
+    """Only for a key whose role may read the log."""
     _identify(connection).require("watch")
+
+
+def scrapes(connection: Connection, _handler: BaseRouteHandler) -> None:
+    """Only for a key whose role may read metrics."""
+    _identify(connection).require("scrape")
 
 
 def changes(connection: Connection, _handler: BaseRouteHandler) -> None:
@@ -59,8 +64,8 @@ def changes(connection: Connection, _handler: BaseRouteHandler) -> None:
 
 
 def counts(connection: Connection, _handler: BaseRouteHandler) -> None:
-    """For each key: it may know its own usage."""
-    _identify(connection)
+    """For each key whose role may know its own usage."""
+    _identify(connection).require("count")
 
 
 def _identify(connection: Connection) -> Caller:
@@ -94,10 +99,11 @@ def _handler(adapter: Adapter) -> HTTPRouteHandler:
 
 @get("/v1/models", guards=[asks])
 async def models(request: Incoming) -> Response[Any]:
-    """The models that the caller may ask."""
+    """The models that the caller may ask, and their aliases."""
     service, exchange = context_of(request)
-    allowed = [model for model in service.models.loaded.values() if exchange.known.may_ask(model.name)]
-    return _json(ModelList(data=[card(model, service.policy.limits) for model in allowed]))
+    caller, limits = exchange.known, service.policy.limits
+    return _json(ModelList(data=[card(service.models.of(caller, name), limits, name)
+                                 for name in service.models.names(caller)]))
 
 
 @get("/v1/models/{name:str}", guards=[asks])
@@ -106,7 +112,7 @@ async def one_model(request: Incoming, name: FromPath[str]) -> Response[Any]:
     service, exchange = context_of(request)
     model = service.models.of(exchange.known, name)
     exchange.model = model.name
-    return _json(card(model, service.policy.limits))
+    return _json(card(model, service.policy.limits, name))
 
 
 @get("/v1/admin/models", guards=[changes])
@@ -137,7 +143,7 @@ async def replace_tenants(request: Incoming) -> Response[Any]:
 
 @get("/v1/usage", guards=[counts])
 async def usage(request: Incoming) -> Response[Any]:
-    """Usage of the caller's key, by day and model; of all keys, for one that may read metrics."""
+    """Usage of the caller's key, by day and model; of all keys, where it may read the log."""
     service, exchange = context_of(request)
     caller = exchange.known
     return _json(service.books.ledger.rows(key=caller.key_digest, everybody=caller.may("watch"),
@@ -202,7 +208,7 @@ async def description() -> Response[Any]:
     return Response(TEXT, media_type=JSON)
 
 
-@get("/metrics", guards=[watches])
+@get("/metrics", guards=[scrapes])
 async def metrics(request: Incoming) -> Response[Any]:
     """Counters in Prometheus' text format."""
     service, _exchange = context_of(request)

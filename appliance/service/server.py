@@ -15,6 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ from typing import Any, NoReturn
 import uvicorn
 
 from appliance.boot.booted import Booted
+from appliance.boot.checks import Operator
 from appliance.boot.planning import budget
 from appliance.errors import AuditError
 from appliance.http import protocol, tls
@@ -56,6 +58,7 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
         listening, identities = [], {}
         for listener in booted.policy.service.listeners:
             listening.append(_open(listener, booted))
+            listening[-1].serves = listener.serves
             stack.callback(listening[-1].close)
         for listener, place in zip(booted.policy.service.listeners, listening, strict=True):
             if (identity := _secure(listener, place, booted)) is not None:
@@ -125,7 +128,7 @@ def _open(listener: Listener, booted: Booted) -> BoundSocket:
         return listen_unix(listener.name, Path(listener.path))
     if listener.kind == "vsock" or listener.transport == "vsock":
         return listen_vsock(listener.name, listener.port or 0, listener.kind)
-    chosen = booted.operator
+    chosen = Operator() if listener.serves == "metrics" else booted.operator
     address = chosen.listen_address or listener.host
     port = listener.port if chosen.listen_port is None else chosen.listen_port
     return listen_tcp(listener.name, address, port or 0, listener.kind)
@@ -177,7 +180,8 @@ class Server(uvicorn.Server):
         arrivals = protocol.Arrivals(self.config, self.server_state, self.lifespan.state,
                                      budget.connections(self._service.policy.limits))
         for place in self._listening:
-            self._doors.append(Door(place, arrivals, handshake=tls.HANDSHAKE_SECONDS, shutdown=tls.SHUTDOWN_SECONDS,
+            self._doors.append(Door(place, partial(arrivals, place.serves), handshake=tls.HANDSHAKE_SECONDS,
+                                    shutdown=tls.SHUTDOWN_SECONDS,
                                     admit=tls.admission(self._service.policy.service.tls),
                                     count=self._guard.count_connection))
         self._tasks = [loop.create_task(tls.rotate(identity, self._note_renewal)) for identity in self._identities]

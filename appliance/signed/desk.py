@@ -93,12 +93,21 @@ def sign_tenants(listed: Any, key: Ed25519PrivateKey) -> bytes:
 def _form(listed: Any) -> tuple[tenants.ListVersion, Any]:
     """The first version that has all keys of a list's tenants, and the list with all of that one's.
     """
-    found = listed.get("tenants") if isinstance(listed, dict) else None
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        return tenants.VERSIONS[0], listed
-    if not any(tenants.MORE.keys() & each.keys() for each in found):
-        return tenants.VERSIONS[0], listed
-    return tenants.VERSIONS[1], {**listed, "tenants": [tenants.MORE | each for each in found]}
+    found, tiers = _rows(listed, "tenants"), _rows(listed, "tiers")
+    first, second, third = tenants.VERSIONS
+    asked = {name for each in found for name in each}
+    if tiers or asked & third.more.keys() - second.more.keys() or any(each.get("role") == "metrics" for each in found):
+        return third, {**listed, "tenants": [{**third.more, **each} for each in found],
+                       "tiers": [{**tenants.TIER, **each} for each in tiers]}
+    if not asked & second.more.keys():
+        return first, listed
+    return second, {**listed, "tenants": [{**second.more, **each} for each in found]}
+
+
+def _rows(listed: Any, name: str) -> list[dict[str, Any]]:
+    """The objects of a list's array; none where it is not one."""
+    found = listed.get(name) if isinstance(listed, dict) else None
+    return found if isinstance(found, list) and all(isinstance(each, dict) for each in found) else []
 
 
 def sign_successor(name: str, pcrs: Mapping[int, bytes], key: Ed25519PrivateKey) -> bytes:

@@ -7,9 +7,11 @@ come from any disk.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,15 @@ from appliance.policy import Policy, inputfile
 from appliance.policy.schema import Tenant
 from appliance.transparency import ed25519
 
-MAX_BYTES, MAX_TENANTS = 4 << 20, 4096
-_KEYS, _LIST_KEYS = {"format", "list", "signature"}, {"appliance", "version", "tenants"}
-_TENANT_KEYS = {"name", "role", "models", "api_key_sha256"}
-MORE: dict[str, int | None] = {"weight": 1, "concurrent_requests": None, "context_length": None}  # of version 2
+MAX_BYTES, MAX_TENANTS, MAX_TIERS = 4 << 20, 4096, 64
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+_KEYS, LIST_KEYS = {"format", "list", "signature"}, frozenset({"appliance", "version", "tenants"})
+_TENANT_KEYS = frozenset({"name", "role", "models", "api_key_sha256"})
+_ROLES = ("user", "auditor", "admin")  # of the first two versions
+_SHARES: dict[str, Any] = {"weight": 1, "concurrent_requests": None, "context_length": None}
+_QUOTAS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "prompt_price", "answer_price")
+_SOME_KEY = hashlib.sha256(b"tier").hexdigest()  # a tier is judged as a tenant
+_LIMITS = dict.fromkeys((*_SHARES, *_QUOTAS))  # of a tier, and of a tenant of version 3: null stands for the tier's
 
 
 @dataclass(frozen=True)
@@ -35,12 +42,25 @@ class ListVersion:
 
     name: str
     domain: bytes
-    keys: frozenset[str]  # of a tenant
+    more: Mapping[str, Any]  # further keys of a tenant, each with its default
+    tiers: bool = False
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of a tenant."""
+        return _TENANT_KEYS | self.more.keys()
+
+    @property
+    def list_keys(self) -> frozenset[str]:
+        """The keys of a list."""
+        return LIST_KEYS | ({"tiers"} if self.tiers else set())
 
 
 VERSIONS = (
-    ListVersion("appliance/tenants/v1", b"appliance/tenant-list/v1\n", frozenset(_TENANT_KEYS)),
-    ListVersion("appliance/tenants/v2", b"appliance/tenant-list/v2\n", frozenset(_TENANT_KEYS | MORE.keys())))
+    ListVersion("appliance/tenants/v1", b"appliance/tenant-list/v1\n", {}),
+    ListVersion("appliance/tenants/v2", b"appliance/tenant-list/v2\n", _SHARES),
+    ListVersion("appliance/tenants/v3", b"appliance/tenant-list/v3\n", {**_LIMITS, "tier": None, "expires": {}}, True))
+TIER: Mapping[str, Any] = _LIMITS
 
 
 @dataclass(frozen=True)
@@ -50,6 +70,7 @@ class TenantList:
 
     tenants: tuple[Tenant, ...]
     version: int | None = None
+    ends: Mapping[str, int] = field(default_factory=dict)  # of keys, by SHA-256 in hex: seconds since 1970
 
 
 def wrong(problem: str, code: str = "tenants-malformed", hint: str | None = None) -> PolicyError:
@@ -58,48 +79,91 @@ def wrong(problem: str, code: str = "tenants-malformed", hint: str | None = None
                        hint=hint or "write it with `appliance tenants LIST.json --key KEY.pem -o OUT`")
 
 
-def decode(data: bytes, keys: set[str]) -> dict[str, Any]:
-    """A JSON object with just these keys. Raises PolicyError `tenants-malformed`."""
+def decode(data: bytes, keys: Iterable[str], may: Iterable[str] = ()) -> dict[str, Any]:
+    """A JSON object with these keys, and `may` with those. Raises PolicyError
+    `tenants-malformed`."""
     if len(data) > MAX_BYTES:
         raise wrong(f"{len(data)} bytes, at most {MAX_BYTES}")
     try:
         value = strict.json_value(data)
     except ValueError:
         raise wrong(f"not JSON, or a key stands twice{filekind.instead(data)}") from None
-    if not isinstance(value, dict) or set(value) != keys:
+    if not isinstance(value, dict) or set(value) - set(may) != set(keys):
         raise wrong(f"expected an object with {', '.join(sorted(keys))}")
     return value
 
 
-def _tenant(value: Any, version: ListVersion) -> Tenant:
+def _tenant(value: Any, version: ListVersion, tiers: Mapping[str, Mapping[str, Any]]) -> Tenant:
+    """A tenant, with its tier's limits where it has none of its own."""
     if not isinstance(value, dict) or set(value) != version.keys:
         raise wrong(f"a tenant is an object with {', '.join(sorted(version.keys))}")
+    tier = value.get("tier")
+    if tier is not None and (not isinstance(tier, str) or tier not in tiers):
+        raise wrong(f"tenant {value['name']}: there is no tier {tier!r}; tiers of the list: "
+                    f"{', '.join(tiers) or 'none'}")
+    if not version.tiers and value["role"] not in _ROLES:
+        raise wrong(f"role: allowed in this version: {', '.join(_ROLES)}")
+    own = {name: each for name, each in value.items() if each is not None or version.more.get(name) is not None}
+    return _valid({**(tiers[tier] if tier else {}), **own})
+
+
+def _valid(values: Mapping[str, Any]) -> Tenant:
     try:
-        absent = {name for name, default in MORE.items() if default is None and value.get(name) is None}
-        return Tenant.model_validate({name: each for name, each in value.items() if name not in absent})
+        return Tenant.model_validate({name: each for name, each in values.items() if name not in ("tier", "expires")})
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise wrong(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
+def _tiers(values: Any) -> dict[str, dict[str, Any]]:
+    """The limits that each tier of a list sets, by its name."""
+    if not isinstance(values, list) or len(values) > MAX_TIERS:
+        raise wrong(f"tiers is not a list of at most {MAX_TIERS}")
+    if not all(isinstance(each, dict) and set(each) == {"name", *TIER} for each in values):
+        raise wrong(f"a tier is an object with {', '.join(sorted({'name', *TIER}))}")
+    for each in values:
+        _valid({"name": each["name"], "api_key_sha256": [_SOME_KEY], **_set(each)})
+    names = [each["name"] for each in values]
+    if names != sorted(set(names)):
+        raise wrong("tiers are not in ascending order of name, each once")
+    return {each["name"]: _set(each) for each in values}
+
+
+def _set(tier: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in tier.items() if name != "name" and each is not None}
+
+
+def _ends(value: Mapping[str, Any]) -> dict[str, int]:
+    """When the keys of a tenant end that have an end, in seconds since 1970."""
+    found, keys = value.get("expires", {}), value["api_key_sha256"]
+    if not isinstance(found, dict) or not found.keys() <= set(keys):
+        raise wrong(f"tenant {value['name']}: expires is not an object whose keys are among its API keys' hashes")
+    try:
+        return {digest: int(datetime.strptime(time, TIME).replace(tzinfo=UTC).timestamp())
+                for digest, time in found.items()}
+    except (TypeError, ValueError):
+        raise wrong(f"tenant {value['name']}: expires has a time that is not like 2027-01-31T00:00:00Z") from None
+
+
 def check(listed: Any, form: ListVersion = VERSIONS[0]) -> TenantList:
     """The tenants in the `list` object of a file in that form. Raises PolicyError
     `tenants-malformed`."""
-    if not isinstance(listed, dict) or set(listed) != _LIST_KEYS or not isinstance(listed["appliance"], str):
-        raise wrong(f"the list is an object with {', '.join(sorted(_LIST_KEYS))}")
+    if not isinstance(listed, dict) or set(listed) != form.list_keys or not isinstance(listed["appliance"], str):
+        raise wrong(f"the list is an object with {', '.join(sorted(form.list_keys))}")
     version, values = listed["version"], listed["tenants"]
     if type(version) is not int or not 0 <= version < 1 << 53:
         raise wrong("version is not a whole number from 0 to 2^53 - 1")
     if not isinstance(values, list) or len(values) > MAX_TENANTS:
         raise wrong(f"tenants is not a list of at most {MAX_TENANTS}")
-    tenants = tuple(_tenant(value, form) for value in values)
+    tiers = _tiers(listed["tiers"]) if form.tiers else {}
+    tenants = tuple(_tenant(value, form, tiers) for value in values)
     names = [tenant.name for tenant in tenants]
     if names != sorted(set(names)):
         raise wrong("tenants are not in ascending order of name, each once")
     keys = [digest for tenant in tenants for digest in tenant.api_key_sha256]
     if len(keys) != len(set(keys)):
         raise wrong("an API key stands at two tenants")
-    return TenantList(tenants, version)
+    return TenantList(tenants, version, {digest: end for value in values for digest, end in _ends(value).items()})
 
 
 def message(listed: Any, form: ListVersion = VERSIONS[0]) -> bytes:

@@ -260,6 +260,21 @@ def test_tenants_are_compared(tmp_path: Path) -> None:
     assert "looser" == made.risk
 
 
+def test_ends_of_keys_are_compared(tmp_path: Path) -> None:
+    """Of keys that both lists have: none or a later one is looser."""
+    path = fake.write_policy(tmp_path, "sev-snp")
+    path.write_text(path.read_text().replace(fake.AUTHORITY, _public(AUTHORITY)))
+    key, early, late = sha256("k1"), "2027-01-01T00:00:00Z", "2028-01-01T00:00:00Z"
+    one = {"name": "a", "role": "user", "models": ["demo"], "api_key_sha256": [key]}
+    for before, after, direction in ((None, early, "tightens"), (early, late, "loosens"), (late, early, "tightens"),
+                                     (early, None, "loosens")):
+        lists = tuple(_signed(AUTHORITY, "hard", version, {**one, "expires": {key: end} if end else {}})
+                      for version, end in ((3, before), (4, after)))
+        made = plan.make(Materials(load(path), load(path), lists))  # type: ignore[arg-type]
+        assert [(f'tenants.tenant "a".expires "{key}"', before, after, direction)] == [
+            (each.path, each.before, each.after, each.direction) for each in made.tenants]
+
+
 def test_approvals_of_the_old_policy_do_not_count(tmp_path: Path) -> None:
     """By the function that the boot calls, and its code."""
     quorum = f'approvals {{\n required = 1\n approver "p" {{\n public_key = "{_public(AUTHORITY)}"\n }}\n }}'

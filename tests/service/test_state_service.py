@@ -15,6 +15,7 @@ import pytest
 from appliance.auditor.statedisk import examine
 from appliance.errors import StateError
 from appliance.keys.providers import Secret
+from appliance.policy.schema import Tenant
 from appliance.service.admission import quotas
 from appliance.service.admission.limits import Accounts, Rates
 from appliance.state.disk import StateDisk
@@ -165,6 +166,21 @@ def test_keys_that_are_gone_are_forgotten() -> None:
     quotas.restore(unlimited, data, {KEY})
     assert [] == list(none)
     assert 0.0 == unlimited.of(KEY).requests.wait(10**9)
+
+
+def test_quotas_of_tenants_outlive_the_appliance() -> None:
+    """Of those that still have limits; without any tenant's the snapshot is of version 1."""
+    acme, gone = (Tenant(name=name, api_key_sha256=(sha256(name),), tokens_per_day=1000) for name in ("acme", "gone"))
+    accounts, again = Accounts(RATES), Accounts(RATES)
+    assert b"quotas/v1" in quotas.snapshot(accounts)
+    accounts.serve([acme, gone])
+    for each in (acme, gone):
+        accounts.purse(KEY, each).admit_tokens(100, 50)
+    again.serve([acme])
+    data = quotas.snapshot(accounts)
+    assert {"acme", "gone"} == set(json.loads(data)["tenants"])
+    quotas.restore(again, data, {KEY})
+    assert (["acme"], 850) == (list(again.tenants), again.tenants["acme"].day.remaining)
 
 
 @pytest.mark.parametrize("data", [b"x", b"[]", b"{}", b'{"format":"appliance/quotas/v2","accounts":{}}',

@@ -205,7 +205,7 @@ def test_version_2_has_limits_of_each_tenant(policy: Policy) -> None:
     assert "appliance/tenants/v1" == plain["format"]
     for each, code in ((value | {"format": plain["format"]}, "tenants-signature"),
                        (plain | {"format": value["format"]}, "tenants-signature"),
-                       (value | {"format": "appliance/tenants/v3"}, "tenants-malformed")):
+                       (value | {"format": "appliance/tenants/v4"}, "tenants-malformed")):
         with pytest.raises(PolicyError) as caught:
             tenantlist.parse(json.dumps(each).encode(), policy)
         assert code == caught.value.code
@@ -214,3 +214,57 @@ def test_version_2_has_limits_of_each_tenant(policy: Policy) -> None:
         with pytest.raises(PolicyError) as caught:
             desk.sign_tenants(_list(tenants=[_tenant(**wrong)]), AUTHORITY)
         assert "tenants-malformed" == caught.value.code
+
+
+TIERS = [{"name": "gold", "weight": 5, "tokens_per_day": 9000}, {"name": "small", "requests_per_minute": 6}]
+END = {HASHES[0]: "2031-02-03T04:05:06Z"}
+
+
+def test_version_3_has_quotas_tiers_and_ends_of_keys(policy: Policy) -> None:
+    """A tenant has its tier's limits where it has none itself; a key has an end; versions differ in what they sign."""
+    data = desk.sign_tenants(_list(tiers=TIERS, tenants=[
+        _tenant(tier="gold", tokens_per_day=7000, answer_price=3, expires=END),
+        _tenant("other", api_key_sha256=[HASHES[1]], tier="small"),
+        _tenant("third", api_key_sha256=[HASHES[2]], role="metrics", models=[])]), AUTHORITY)
+    found, value = tenantlist.parse(data, policy), json.loads(data)
+    assert "appliance/tenants/v3" == value["format"]
+    assert [(5, 7000, None, 3), (1, None, 6, 1), (1, None, None, 1)] == [
+        (each.weight, each.tokens_per_day, each.requests_per_minute, each.answer_price) for each in found.tenants]
+    assert {HASHES[0]: 1927857906} == found.ends
+    assert "metrics" == found.tenants[2].role
+    other = value | {"format": "appliance/tenants/v2"}
+    with pytest.raises(PolicyError) as caught:
+        tenantlist.parse(json.dumps(other).encode(), policy)
+    assert "tenants-signature" == caught.value.code
+
+
+@pytest.mark.parametrize("listed", [
+    _list(tenants=[_tenant(tier="gold")]), _list(tiers=TIERS[::-1]), _list(tiers=[TIERS[0], TIERS[0]]),
+    _list(tiers=[{"name": "gold", "weight": 0}]), _list(tiers=[{"name": "gold", "models": ["tiny"]}]),
+    _list(tiers=[{"weight": 3}]), _list(tiers=[{"name": str(n).zfill(3)} for n in range(65)]),
+    _list(tiers=TIERS, tenants=[_tenant(tier=7)]), _list(tiers=TIERS, tenants=[_tenant(tier=["gold"])]),
+    _list(tenants=[_tenant(tokens_per_day=0)]), _list(tenants=[_tenant(answer_price=1001)]),
+    _list(tenants=[_tenant(expires={HASHES[1]: "2031-02-03T04:05:06Z"})]),
+    _list(tenants=[_tenant(expires={HASHES[0]: "2031-02-30T04:05:06Z"})]),
+    _list(tenants=[_tenant(expires={HASHES[0]: 7})]), _list(tenants=[_tenant(expires=[])]),
+])
+def test_version_3_in_other_form_is_not_signed(listed: Any, policy: Policy) -> None:
+    """Neither signed nor read: a tier that is not there, limits out of bounds, times that are none."""
+    with pytest.raises(PolicyError) as caught:
+        desk.sign_tenants(listed, AUTHORITY)
+    assert "tenants-malformed" == caught.value.code
+    filled = desk._form(listed)[1]
+    signature = AUTHORITY.sign(tenantlist.message(filled, tenantlist.VERSIONS[2])).hex()
+    with pytest.raises(PolicyError) as caught:
+        tenantlist.parse(json.dumps({"format": "appliance/tenants/v3", "list": filled,
+                                     "signature": f"ed25519:{signature}"}).encode(), policy)
+    assert "tenants-malformed" == caught.value.code
+
+
+def test_older_versions_have_no_role_for_metrics(policy: Policy) -> None:
+    """Whoever reads them would not know what it may do."""
+    listed = _list(tenants=[_tenant(role="metrics")])
+    signature = AUTHORITY.sign(tenantlist.message(listed)).hex()
+    with pytest.raises(PolicyError, match="role: allowed in this version: user, auditor, admin"):
+        tenantlist.parse(json.dumps({"format": "appliance/tenants/v1", "list": listed,
+                                     "signature": f"ed25519:{signature}"}).encode(), policy)

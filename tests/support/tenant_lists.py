@@ -28,10 +28,11 @@ def with_authority(policy: Path, *, min_version: int = 1) -> Path:
 
 
 def signed(version: int, tenants: Mapping[str, Mapping[str, Any]], *, appliance: str = "test",
-           key: Ed25519PrivateKey = AUTHORITY) -> bytes:
-    """A list of tenants by name: each with its `keys`, and the `role` and `models` if it has others than these."""
+           key: Ed25519PrivateKey = AUTHORITY, **more: Any) -> bytes:
+    """A list of tenants by name: each with its `keys`, and the `role` and `models` if it has others than these. `more`:
+    of the list."""
     rows = [{"name": name, "role": "user", "models": ["tiny"],
              "api_key_sha256": sorted(map(sha256, row["keys"])),
              **{field: value for field, value in row.items() if field != "keys"}}
             for name, row in sorted(tenants.items())]
-    return desk.sign_tenants({"appliance": appliance, "version": version, "tenants": rows}, key)
+    return desk.sign_tenants({"appliance": appliance, "version": version, "tenants": rows, **more}, key)

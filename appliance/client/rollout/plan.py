@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from appliance.attestation.case.measurements import Measurements
@@ -103,7 +104,24 @@ def _lists(given: Materials) -> tuple[tuple[FieldChange, ...], tuple[Denial, ...
     if before.version is not None and after.version is not None and after.version <= before.version:
         found.append(Denial("a running appliance", "this tenant list, by push", ("tenants-version",),
                             f"sign it as version {before.version + 1} or later"))
-    return tuple(compare.of_tenants(before.tenants, after.tenants)), tuple(found)
+    return (*compare.of_tenants(before.tenants, after.tenants), *_key_ends(before, after)), tuple(found)
+
+
+def _key_ends(before: TenantList, after: TenantList) -> Iterator[FieldChange]:
+    """Return the keys that end at another time than before."""
+    kept = {digest for each in before.tenants for digest in each.api_key_sha256}
+    for tenant in after.tenants:
+        for digest in sorted(kept.intersection(tenant.api_key_sha256)):
+            old, new = before.ends.get(digest), after.ends.get(digest)
+            if old != new:
+                yield FieldChange(f'tenants.tenant "{tenant.name}".expires "{digest}"', "tenants.tenant.expires",
+                                  _time(old), _time(new),
+                                  "loosens" if new is None or (old is not None and new > old) else "tightens",
+                                  "When the key ends; absent: never.")
+
+
+def _time(seconds: int | None) -> str | None:
+    return None if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):{tenants.TIME}}"
 
 
 def _unsigned(data: bytes) -> TenantList:

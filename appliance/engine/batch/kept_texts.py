@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.forward.persistence import BURST, RESTORING, ShelfPages
@@ -46,11 +46,11 @@ class KeptTexts:
             self._prefixes.close()
         self.open(None, None)
 
-    def divide(self, tenants: Collection[str]) -> None:
-        """Let `tenants` share the room from now on. The texts of others go."""
+    def divide(self, tenants: Collection[str], weights: Mapping[str, int]) -> None:
+        """Let `tenants` share the room by their weights from now on. The texts of others go."""
         for each in (self._prefixes, self._persisted):
             if each is not None:
-                each.divide(tenants)
+                each.divide(tenants, weights)
 
     def expire(self) -> float | None:
         """Wipe what is too old, and put some of what waits on the shelf; seconds until there is
@@ -75,7 +75,7 @@ class KeptTexts:
             pages = []  # nothing to begin with: there is no state at their end
         if states is not None and self._prefixes is not None:
             longest = states.longest(pages)
-            end = min(len(tokens) // PAGE, self._prefixes.share)  # pages of it that may be kept
+            end = min(len(tokens) // PAGE, self._prefixes.trees.share_of(sequence.tenant))  # pages that may be kept
             stops = {len(pages) * PAGE, end * PAGE}  # where texts parted, and where this one ends
             sequence.stops = sorted(stop for stop in stops if stop > longest * PAGE)
             pages = pages[:longest]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -30,7 +30,7 @@ import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.states import KeptStates, StateRooms
-from appliance.engine.forward.trees import Ids, Node, TextTree, Trees
+from appliance.engine.forward.trees import Ids, Node, TextTree, Trees, shares
 from appliance.errors import EngineError
 from appliance.kernels.layouts.attention import PAGE
 
@@ -150,14 +150,14 @@ class ShelfPages:
 
     def __init__(self, cache: KVCache, tenants: Collection[str], shelf: Shelf,
                  tokens: Callable[[int], Ids] | None = None, clock: Callable[[], float] = time.monotonic, *,
-                 kept: KeptStates | None = None) -> None:
-        """The shelf's places are divided equally among `tenants`. `tokens` gives the token ids of a
-        page that is kept in memory; None where none is. `kept`: the states in memory."""
-        self.share, self._kept = shelf.places // max(len(tenants), 1), kept
+                 kept: KeptStates | None = None, weights: Mapping[str, int] | None = None) -> None:
+        """The shelf's places are divided among `tenants` by their weights. `tokens` gives the token
+        ids of a page that is kept in memory; None where none is. `kept`: the states in memory."""
+        self._kept = kept
         self._cache, self._shelf, self._tokens, self._clock = cache, shelf, tokens, clock
-        self.trees = Trees(tenants, self.share, shelf.places, self._let_go)
+        self.trees = Trees(shares(shelf.places, tenants, weights or {}), shelf.places, self._let_go)
         self._names: dict[int, RecordName] = {}  # by place, of pages and of states
-        self._states = StateRooms(range(shelf.places, shelf.places + shelf.state_places), tenants,
+        self._states = StateRooms(range(shelf.places, shelf.places + shelf.state_places), tenants, weights or {},
                                   lambda place: self._names.pop(place, None))
         self._keys = Counter[int]()  # pages under each key
         self._free: list[int] = []
@@ -182,7 +182,7 @@ class ShelfPages:
             if tree is None or before is None or self.trees.child(before, each.tokens) is not None:
                 continue
             path = before.path
-            if len(path) >= self.share or (path and before.number < 0):
+            if len(path) >= tree.share or (path and before.number < 0):
                 continue
             self.trees.touch(tree, path, 0.0)  # so that what makes room is not of this text
             self.trees.make_room(tree)
@@ -195,11 +195,11 @@ class ShelfPages:
         if page is not None and page.number >= 0 and self._states.take(entry.tenant, page.number, entry.place):
             self._names[entry.place] = entry.name
 
-    def divide(self, tenants: Collection[str]) -> None:
-        """Let `tenants` share the shelf's places from now on. The texts of others go."""
-        self.share = self._shelf.places // max(len(tenants), 1)
-        self.trees.divide(tenants, self.share)
-        self._states.divide(tenants)
+    def divide(self, tenants: Collection[str], weights: Mapping[str, int]) -> None:
+        """Let `tenants` share the shelf's places by their weights from now on. The texts of others
+        go."""
+        self.trees.divide(shares(self._shelf.places, tenants, weights))
+        self._states.divide(tenants, weights)
 
     def find(self, tenant: str, tokens: Sequence[int], pages: int) -> Restoration | None:
         """The pages of a text from its page `pages` on that can be restored; None where there are
@@ -310,7 +310,7 @@ class ShelfPages:
         """Put what lacks of a text, given by pages and their tokens, None where they stand in
         memory; whether all of it is there now."""
         node, path, budget, whole = tree.root, list[Node](), BURST, True
-        for page, ids in text[:self.share]:
+        for page, ids in text[:tree.share]:
             chunk = ids if ids is not None else self._in_memory(page)
             child = self.trees.child(node, chunk)
             if child is None:
@@ -338,7 +338,7 @@ class ShelfPages:
         """Put the state that stands beside a page in memory, if the shelf has room and lacks it;
         False where that has to wait."""
         source = None if self._kept is None else self._kept.room(page)
-        if source is None or self._states.room(node.number) is not None or not self._states.share:
+        if source is None or self._states.room(node.number) is not None or not self._states.shares.get(tenant, 0):
             return True
         place = self._states.take(tenant, node.number) if self._shelf.ready else None
         if place is None:

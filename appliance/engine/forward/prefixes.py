@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.states import KeptStates
-from appliance.engine.forward.trees import Ids, Node, Trees
+from appliance.engine.forward.trees import Ids, Node, Trees, shares
 from appliance.kernels.layouts.attention import PAGE
 
 
@@ -29,16 +29,16 @@ class Prefixes:
     """The pages that are kept, out of those set aside by the cache."""
 
     def __init__(self, cache: KVCache, tenants: Collection[str], pages: int, lifetime: float,
-                 clock: Callable[[], float] = time.monotonic) -> None:
-        """`pages` are divided equally among `tenants`; `lifetime` in seconds. CapacityError where
-        the pages are not there."""
-        self.share, self._pages = pages // max(len(tenants), 1), pages
-        self._set_aside = self.share * len(tenants)
+                 clock: Callable[[], float] = time.monotonic, weights: Mapping[str, int] | None = None) -> None:
+        """`pages` are divided among `tenants` by their weights; `lifetime` in seconds.
+        CapacityError where the pages are not there."""
+        divided, self._pages = shares(pages, tenants, weights or {}), pages
+        self._set_aside = sum(divided.values())
         cache.set_aside(self._set_aside)
         self._cache, self._lifetime, self._clock = cache, lifetime, clock
-        self.snapshots = KeptStates(cache.states, tenants) if cache.states.rooms else None
+        self.snapshots = KeptStates(cache.states, tenants, weights or {}) if cache.states.rooms else None
         """The states at the ends of pages; None where no layer has one."""
-        self.trees = Trees(tenants, self.share, cache.pages, self._let_go)
+        self.trees = Trees(divided, cache.pages, self._let_go)
         self._due = math.inf  # nothing expires before
 
     def tokens(self, page: int) -> Ids:
@@ -69,7 +69,7 @@ class Prefixes:
         if tree is None:
             return None
         ids, node, path = np.array(tokens, np.int32), tree.root, list[Node]()
-        for index, page in enumerate(pages[:self.share]):
+        for index, page in enumerate(pages[:tree.share]):
             chunk = ids[index * PAGE:(index + 1) * PAGE]
             child = self.trees.child(node, chunk)
             if child is None:
@@ -95,14 +95,14 @@ class Prefixes:
             self.snapshots.drop(node.number)
         self._cache.let_go(node.number)
 
-    def divide(self, tenants: Collection[str]) -> None:
-        """Let `tenants` share the room from now on. The texts of others go."""
+    def divide(self, tenants: Collection[str], weights: Mapping[str, int]) -> None:
+        """Let `tenants` share the room by their weights from now on. The texts of others go."""
         room = min(self._pages, self._set_aside + self._cache.unclaimed)
-        self.share = room // max(len(tenants), 1)
-        self.trees.divide(tenants, self.share)
+        divided = shares(room, tenants, weights)
+        self.trees.divide(divided)
         if self.snapshots is not None:
-            self.snapshots.divide(tenants)
-        before, self._set_aside = self._set_aside, self.share * len(tenants)
+            self.snapshots.divide(tenants, weights)
+        before, self._set_aside = self._set_aside, sum(divided.values())
         self._cache.set_aside(self._set_aside - before)
 
     def expire(self) -> None:

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from appliance.engine.forward.trees import shares
 from appliance.families.architecture import Architecture
 from appliance.kernels.runtime.memory import Memory
 from appliance.secure import locked
@@ -124,20 +125,21 @@ class States:
 class StateRooms:
     """The rooms of states, by the numbers of their pages: those in memory, or on a disk."""
 
-    def __init__(self, rooms: Collection[int], tenants: Collection[str], let_go: Callable[[int], object]) -> None:
+    def __init__(self, rooms: Collection[int], tenants: Collection[str], weights: Mapping[str, int],
+                 let_go: Callable[[int], object]) -> None:
         """`let_go` gets each room whose state goes."""
         self._count, self._free, self._let_go = len(rooms), list(rooms), let_go
         self._rooms: dict[int, int] = {}  # by page
         self._order: dict[str, OrderedDict[int, None]] = {}  # pages of each tenant, kept longest ago first
-        self.divide(tenants)
+        self.divide(tenants, weights)
 
     def take(self, tenant: str, page: int, room: int | None = None) -> int | None:
         """A room for the state of a page, or just this one, which is free; None where the page has
         one already, or its tenant no share."""
-        own = self._order.get(tenant)
-        if own is None or not self.share or page in self._rooms:
+        own, share = self._order.get(tenant), self.shares.get(tenant, 0)
+        if own is None or not share or page in self._rooms:
             return None
-        if len(own) >= self.share:
+        if len(own) >= share:
             self.drop(next(iter(own)))
         room = self._free[-1] if room is None else room
         self._free.remove(room)
@@ -161,12 +163,12 @@ class StateRooms:
             for own in self._order.values():
                 own.pop(page, None)
 
-    def divide(self, tenants: Collection[str]) -> None:
-        """Let `tenants` share the room from now on. The states of others go, and those beyond a
-        share."""
-        self.share = self._count // max(len(tenants), 1)
+    def divide(self, tenants: Collection[str], weights: Mapping[str, int]) -> None:
+        """Let `tenants` share the room by their weights from now on. The states of others go, and
+        those beyond a share."""
+        self.shares = shares(self._count, tenants, weights)
         for tenant, own in self._order.items():
-            while len(own) > (self.share if tenant in tenants else 0):
+            while len(own) > self.shares.get(tenant, 0):
                 self.drop(next(iter(own)))
         self._order = {tenant: self._order.get(tenant, OrderedDict()) for tenant in tenants}
 
@@ -174,8 +176,8 @@ class StateRooms:
 class KeptStates(StateRooms):
     """The states that are kept in memory. A state that goes is wiped."""
 
-    def __init__(self, states: States, tenants: Collection[str]) -> None:
-        super().__init__(states.rooms, tenants, states.wipe)
+    def __init__(self, states: States, tenants: Collection[str], weights: Mapping[str, int]) -> None:
+        super().__init__(states.rooms, tenants, weights, states.wipe)
         self._states = states
 
     def keep(self, tenant: str, page: int, slot: int) -> None:

@@ -1,4 +1,5 @@
-"""Trees of texts by pages: one tree for each tenant, with a fixed share of the pages.
+"""Trees of texts by pages: one tree for each tenant, with a fixed share of the pages, by its
+weight.
 
 A node is a numbered page of 64 positions; its path from the root is the text up to its end. Token
 ids are compared one by one, never by a hash. The pages themselves are somebody else's: the arena's
@@ -13,7 +14,7 @@ Not safe to use from two threads at once.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,11 +49,19 @@ class Node:
         return path[::-1]
 
 
+def shares(places: int, tenants: Collection[str], weights: Mapping[str, int]) -> dict[str, int]:
+    """Divide places among tenants by their weights, each share rounded down. A tenant without an
+    entry has weight 1."""
+    whole = sum(weights.get(tenant, 1) for tenant in tenants)
+    return {tenant: places * weights.get(tenant, 1) // whole for tenant in tenants}
+
+
 @dataclass(slots=True)
 class TextTree:
-    """The texts of one tenant. `order`: all nodes but the root, used longest ago first; a node
-    always stands before its parent, so the first one is a leaf."""
+    """The texts of one tenant, of `share` nodes at most. `order`: all nodes but the root, used
+    longest ago first; a node always stands before its parent, so the first one is a leaf."""
 
+    share: int
     root: Node = field(default_factory=lambda: Node(GONE, None))
     order: OrderedDict[int, Node] = field(default_factory=OrderedDict)  # by number
 
@@ -65,12 +74,11 @@ class TextTree:
 class Trees:
     """The trees of all tenants, and the token ids of their nodes."""
 
-    def __init__(self, tenants: Collection[str], share: int, numbers: int, let_go: Callable[[Node], None]) -> None:
-        """`share`: most nodes of a tenant; `numbers`: numbers of nodes are below. `let_go` gets
-        each node that goes, while it still has its number. EngineError where there is no memory.
-        """
-        self.share, self._let_go = share, let_go
-        self._trees = {tenant: TextTree() for tenant in tenants}
+    def __init__(self, tenants: Mapping[str, int], numbers: int, let_go: Callable[[Node], None]) -> None:
+        """`tenants`: most nodes of each; `numbers`: numbers of nodes are below. `let_go` gets each
+        node that goes, while it still has its number. EngineError where there is no memory."""
+        self._let_go = let_go
+        self._trees = {tenant: TextTree(share) for tenant, share in tenants.items()}
         self._memory = Memory(TOKENS_NBYTES * numbers, apart=True)
         locked.protect(self._memory.address, self._memory.nbytes, "token ids", own=self._memory.own)
         self._tokens: Ids = self._memory.view(np.int32).reshape(numbers, PAGE)
@@ -86,17 +94,23 @@ class Trees:
         """Whether the memory of token ids is all zeros."""
         return not self._tokens.any()
 
-    def divide(self, tenants: Collection[str], share: int) -> None:
-        """Let these be the tenants, with so many nodes each at most. The nodes of others go, and
-        those beyond a tenant's share that were used longest ago."""
+    def divide(self, tenants: Mapping[str, int]) -> None:
+        """Let these be the tenants, with so many nodes at most. The nodes of others go, and those
+        beyond a tenant's share that were used longest ago."""
         for tenant, tree in self._trees.items():
-            while len(tree.order) > (share if tenant in tenants else 0):
+            tree.share = tenants.get(tenant, 0)
+            while len(tree.order) > tree.share:
                 self.evict(tree)
-        self._trees, self.share = {tenant: self._trees.get(tenant) or TextTree() for tenant in tenants}, share
+        self._trees = {tenant: self._trees.get(tenant) or TextTree(share) for tenant, share in tenants.items()}
 
     def of(self, tenant: str) -> TextTree | None:
         """The tree of a tenant; None where it has none."""
         return self._trees.get(tenant)
+
+    def share_of(self, tenant: str) -> int:
+        """Nodes that a tenant may have."""
+        tree = self.of(tenant)
+        return 0 if tree is None else tree.share
 
     def ids(self, number: int) -> Ids:
         """(PAGE,): the token ids of a node by its number, not copied."""
@@ -136,7 +150,7 @@ class Trees:
 
     def make_room(self, tree: TextTree) -> None:
         """Let the node used longest ago go where the tenant's share is full."""
-        if len(tree.order) >= self.share:
+        if len(tree.order) >= tree.share:
             self.evict(tree)
 
     def touch(self, tree: TextTree, path: Sequence[Node], now: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.policy.schema.base import Block, Field, FieldShape, fields
 from appliance.policy.schema.keys import OPERATOR_PROVIDERS, Broker, KeySource, Vault
-from appliance.policy.schema.model import Model, Publisher
+from appliance.policy.schema.model import Alias, Model, Publisher
 from appliance.policy.schema.platform import Appliance, Approver, Quorum, Requirements, State, Tee
 from appliance.policy.schema.privacy import (
     DETECTORS,
@@ -20,6 +20,7 @@ from appliance.policy.schema.privacy import (
 )
 from appliance.policy.schema.sampling import SamplingBounds
 from appliance.policy.schema.service import Listener, Service, Tenant, Tenants, Tls
+from appliance.policy.schema.versions import Since
 
 
 class Policy(Block):
@@ -31,6 +32,8 @@ class Policy(Block):
     state: State | None = Field(default=None, description="The writable disk; absent: nothing is ever written.")
     approvals: Quorum | None = Field(default=None, description="Who must have signed; absent: nobody.")
     models: tuple[Model, ...] = Field(alias="model", default=(), description="The models; at least one.")
+    aliases: tuple[Alias, ...] = Field(
+        alias="alias", since=Since(2, ()), default=(), description="Other names of models in requests.")
     privacy: Privacy = Field(default_factory=Privacy, description="What answers may give away.")
     limits: Limits = Field(default_factory=Limits, description="How much may be asked.")
     tenants: Tenants = Field(description="Who may ask.")
@@ -51,6 +54,7 @@ class Policy(Block):
 __all__ = [
     "DETECTORS",
     "OPERATOR_PROVIDERS",
+    "Alias",
     "Appliance",
     "Approver",
     "Audit",

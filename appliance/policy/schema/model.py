@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from appliance.policy.schema.base import Block, Field
+from appliance.policy.schema.base import Block, Enforcers, Field
 from appliance.policy.schema.identifiers import NAME, FreeText, Hash, OneOf, Path, TaggedHex
 from appliance.policy.schema.keys import KeySource
 from appliance.policy.schema.kinds import Duration, ListOf, Number, Pick, Size, Switch, Whole
@@ -45,12 +45,39 @@ class PrefixCache(Block):
 
     size_bytes: Annotated[int, Size("1MiB", "64TiB")] = Field(
         alias="size", enforced_by=("boot/planning/footprint", "boot/running/load"), description="Memory for it, beside "
-        "that of running answers. The tenants who may ask the model have equal, fixed shares; within a share the "
-        "pages go first that were used longest ago.")
+        "that of running answers. The tenants who may ask the model have fixed shares by their weights; within a "
+        "share the pages go first that were used longest ago.")
     lifetime_ms: Annotated[int, Duration("1s", "1d")] = Field(
         alias="lifetime", default=600_000, enforced_by="service/parts/models",
         description="How long a page is kept after its "
         "last use, on the monotonic clock; then it is wiped.")
+
+
+class ModelLimits(Block):
+    """Bounds of one model's requests within those of `limits`, and the default for answers.
+    Defaults of sampling stand in `sampling`."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = "service/answering/lengths"
+
+    prompt_tokens: Annotated[int | None, Whole(1, 16_777_216)] = Field(
+        default=None, description="The longest prompt, in tokens; absent: as `limits` has it.")
+    generation_tokens: Annotated[int | None, Whole(1, 16_777_216)] = Field(
+        default=None, description="The longest answer, in tokens; absent: as `limits` has it.")
+    max_tokens_default: Annotated[int | None, Whole(1, 16_777_216)] = Field(
+        default=None, description="Most tokens of an answer where a request says nothing; absent: the longest "
+        "answer.")
+
+
+class Alias(Block):
+    """A name that requests may give for a model, so that another model can take its place without
+    a change of clients. Answers, receipts and records name the model itself."""
+
+    LABEL: ClassVar[str | None] = "name"
+
+    name: Annotated[str, NAME] = Field(description="The name in requests and in `/v1/models`.")
+    models: Annotated[tuple[str, ...], ListOf(NAME, 1, 16)] = Field(
+        enforced_by="service/parts/models", description="The models that it stands for. The first one answers that is "
+        "loaded and that the tenant may ask.")
 
 
 class RopeScaling(Block):
@@ -111,6 +138,8 @@ class Model(Block):
         "model's own limit holds where lower.")
     rope: RopeScaling | None = Field(
         since=Since(2), default=None, description="A longer context than the file's; absent: the file's own.")
+    limits: ModelLimits | None = Field(
+        since=Since(2), default=None, description="Bounds and defaults of the model's answers; absent: those of all.")
     kv_cache: Annotated[Literal["f16", "q8", "q4"], Pick(("f16", "q8", "q4"))] = Field(
         default="f16", enforced_by="boot/running/load", description="How keys and values are kept: 16, 8 or 4 bits "
         "each.")

@@ -10,6 +10,7 @@ from appliance.policy.schema.kinds import Duration, Pick, SetOf, Switch, Whole
 from appliance.policy.schema.versions import Since, Was
 
 ListenerKind = Literal["tcp", "tls", "ra-tls", "unix", "vsock"]
+Serves = Literal["all", "api", "metrics"]
 
 
 class Tenant(Block):
@@ -19,8 +20,11 @@ class Tenant(Block):
     ENFORCED_BY: ClassVar[Enforcers] = "service/admission/tenants"
 
     name: Annotated[str, NAME] = Field(description="The tenant's name in the audit log.")
-    role: Annotated[Literal["user", "auditor", "admin"], Pick(("user", "auditor", "admin"))] = Field(
-        default="user", description="`user` asks models. `auditor` reads metrics. `admin` may do both.")
+    role: Annotated[Literal["user", "auditor", "admin", "metrics"], Pick(("user", "auditor", "admin", "metrics"))] = (
+        Field(default="user", was=Was(1, Pick(("user", "auditor", "admin")),
+                                      "`user` asks models. `auditor` reads metrics. `admin` may do both."),
+              description="`user` asks models. `auditor` reads metrics and the audit log. `metrics` reads `/metrics` "
+              "and nothing else. `admin` may do all of it, and changes models and tenants."))
     models: Annotated[tuple[str, ...], SetOf(NAME)] = Field(
         default=(), description="The models that the tenant may ask, each by name; empty: none.")
     api_key_sha256: Annotated[tuple[str, ...], SetOf(Hash(256, "key"), 1, 64)] = Field(
@@ -34,6 +38,21 @@ class Tenant(Block):
     context_length: Annotated[int | None, Whole(2, 16_777_216)] = Field(
         since=Since(2), default=None, enforced_by="service/answering/admit", description="Most tokens of a request, "
         "prompt and answer together; absent: as the model and `limits` have it.")
+    requests_per_minute: Annotated[int | None, Whole(1, 1_000_000)] = Field(
+        since=Since(2), default=None, enforced_by="service/admission/limits", description="Requests of the tenant in "
+        "any 60 seconds, by all its keys; absent: no limit. A key's own limits in `limits` hold as well.")
+    tokens_per_minute: Annotated[int | None, Whole(1, 2**40)] = Field(
+        since=Since(2), default=None, enforced_by="service/admission/limits", description="Tokens of the tenant in any "
+        "60 seconds, by all its keys and at the prices below; absent: no limit.")
+    tokens_per_day: Annotated[int | None, Whole(1, 2**50)] = Field(
+        since=Since(2), default=None, enforced_by="service/admission/limits", description="Tokens of the tenant in any "
+        "24 hours, by all its keys and at the prices below; absent: no limit.")
+    prompt_price: Annotated[int, Whole(1, 1000)] = Field(
+        since=Since(2, 1), default=1, enforced_by="service/admission/limits", description="The tokens that one of a "
+        "prompt counts as in the tenant's own limits.")
+    answer_price: Annotated[int, Whole(1, 1000)] = Field(
+        since=Since(2, 1), default=1, enforced_by="service/admission/limits", description="The tokens that one of an "
+        "answer counts as in the tenant's own limits.")
 
 
 class Tenants(Block):
@@ -87,6 +106,10 @@ class Listener(Block):
     rotation_ms: Annotated[int | None, Duration("10m", "90d")] = Field(
         alias="rotation", default=None, enforced_by="http/tls", description="How long a certificate lives "
         "before the next one, newly attested, replaces it; absent: 24h. With `ra-tls` only.")
+    serves: Annotated[Serves, Pick(("all", "api", "metrics"))] = Field(
+        since=Since(2, "all"), default="all", enforced_by="service/server", description="`metrics`: "
+        "`/metrics`, `/health` and evidence, and nothing else. `api`: everything but `/metrics`. `all`: both. A "
+        "listener for metrics stays where the policy has it, whatever the operator may set at boot.")
 
     @property
     def host(self) -> str:

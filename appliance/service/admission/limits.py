@@ -1,9 +1,9 @@
-"""How much one API key may ask: requests a minute, tokens a minute and a day, on the monotonic
-clock.
+"""How much one API key may ask, and one tenant with all its keys: requests a minute, tokens a
+minute and a day, on the monotonic clock.
 
 The host owns the wall clock, so no limit reads it. A window slides: in no 60 seconds (or 24 hours)
-of monotonic time does an API key get more than its limit. A request is charged for its prompt and
-for all the tokens that it may generate when it is admitted; what it did not use is given back when
+of monotonic time does a key or a tenant get more than its limit. A request is charged for its
+prompt and for all the tokens that it may generate when it is admitted; the rest is given back when
 it ends. So no burst of long requests overshoots. Charged counts are the rounded ones, so the
 rate-limit headers tell no more than `usage` does.
 
@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from appliance.api.problems import RequestError
+from appliance.policy.schema import Tenant
 
 MINUTE, DAY = 60.0, 86400.0
 SLOTS = 600  # entries that a window keeps at most; charges of one slot expire together, late rather than early
@@ -49,6 +50,14 @@ class Window:
         self._charges: deque[Charge] = deque()
         self._used = 0
         self.changes = 0  # how often anything was charged or given back
+
+    def under(self, limit: int | None) -> Window:
+        """Return the window with another limit: another window where one has none, and so no
+        charges."""
+        if (limit is None) is not (self.limit is None):
+            return Window(limit, self._seconds, self._clock)
+        self.limit = limit
+        return self
 
     @property
     def remaining(self) -> int:
@@ -119,7 +128,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Rates:
-    """Limits of one API key; None: no such limit."""
+    """Limits of one API key, or of one tenant; None: no such limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -127,71 +136,139 @@ class Rates:
 
 
 class Account:
-    """The three windows of one API key."""
+    """The three windows of one API key, or of one tenant."""
 
-    def __init__(self, rates: Rates, clock: Clock = time.monotonic) -> None:
+    def __init__(self, rates: Rates, clock: Clock = time.monotonic, whose: str = "") -> None:
+        """`whose`: words of refusals, after what there is too much of."""
+        self._clock, self._whose = clock, whose
         self.requests = Window(rates.requests_per_minute, MINUTE, clock)
         self.minute = Window(rates.tokens_per_minute, MINUTE, clock)
         self.day = Window(rates.tokens_per_day, DAY, clock)
 
+    def serve(self, rates: Rates) -> None:
+        """Have these limits from now on. Earlier charges weigh on a limit's successor."""
+        self.requests = self.requests.under(rates.requests_per_minute)
+        self.minute = self.minute.under(rates.tokens_per_minute)
+        self.day = self.day.under(rates.tokens_per_day)
+
     def admit_request(self) -> None:
         """Charge one request, or refuse it with the time to wait."""
-        if (wait := self.requests.wait(1)) > 0:
-            raise RequestError("rate_limit_exceeded", "too many requests in a minute", retry_after=wait)
+        self.require_request()
         self.requests.charge(1)
+
+    def require_request(self) -> None:
+        """Refuse a request for which there is no room, with the time to wait."""
+        if (wait := self.requests.wait(1)) > 0:
+            raise RequestError("rate_limit_exceeded", f"too many requests{self._whose} in a minute", retry_after=wait)
 
     def admit_tokens(self, tokens: int) -> Deposit:
         """Charge what a request may use at most, or refuse it with the time to wait."""
+        self.require_tokens(tokens)
+        windows = self.minute, self.day
+        return Deposit(tokens, [(window, window.charge(tokens)) for window in windows])
+
+    def require_tokens(self, tokens: int) -> None:
+        """Refuse tokens for which there is no room, with the time to wait."""
         for window, code, period in ((self.minute, "rate_limit_exceeded", "minute"),
                                      (self.day, "insufficient_quota", "day")):
             wait = window.wait(tokens)
             if math.isinf(wait):
-                raise RequestError(code, f"the request may take {tokens} tokens, more than the limit of {window.limit} "
-                                         f"tokens a {period}: shorten it or lower max_tokens",
+                raise RequestError(code, f"the request may take {tokens} tokens, more than the limit{self._whose} of "
+                                         f"{window.limit} tokens a {period}: shorten it or lower max_tokens",
                                    retry_after=wait)
             if wait > 0:
-                raise RequestError(code, f"too many tokens in a {period}", retry_after=wait)
-        return Deposit(self, tokens, self.minute.charge(tokens), self.day.charge(tokens))
+                raise RequestError(code, f"too many tokens{self._whose} in a {period}", retry_after=wait)
 
     def windows(self) -> dict[str, Window]:
         """The windows by name."""
         return {"requests": self.requests, "minute": self.minute, "day": self.day}
-
-    def headers(self) -> dict[str, str]:
-        """OpenAI's rate-limit headers, for the limits that exist."""
-        found: dict[str, str] = {}
-        for name, window in (("requests", self.requests), ("tokens", self.minute)):
-            if window.limit is not None:
-                found[f"x-ratelimit-limit-{name}"] = str(window.limit)
-                found[f"x-ratelimit-remaining-{name}"] = str(window.remaining)
-                found[f"x-ratelimit-reset-{name}"] = f"{math.ceil(window.reset())}s"
-        return found
 
 
 @dataclass
 class Deposit:
     """Tokens charged ahead for one request."""
 
-    account: Account
     tokens: int
-    minute: Charge
-    day: Charge
+    charges: list[tuple[Window, Charge]]
 
     def settle(self, used: int) -> None:
         """Give back what was not used; called once, when the request ends however it ends."""
         unused = max(0, self.tokens - used)
-        self.account.minute.refund(self.minute, unused)
-        self.account.day.refund(self.day, unused)
+        for window, charge in self.charges:
+            window.refund(charge, unused)
         self.tokens -= unused
 
 
+@dataclass(frozen=True)
+class Purse:
+    """The accounts that pay for a request: its key's, and its tenant's where that has limits. In
+    the latter a token counts as often as its price says."""
+
+    key: Account
+    tenant: Account | None = None
+    prompt_price: int = 1
+    answer_price: int = 1
+
+    def admit_request(self) -> None:
+        """Charge one request, or refuse it with the time to wait."""
+        self.key.require_request()
+        if self.tenant is not None:
+            self.tenant.admit_request()
+        self.key.requests.charge(1)
+
+    def admit_tokens(self, prompt: int, answer: int) -> Callable[[int, int], None]:
+        """Charge what a request may use at most, or refuse it with the time to wait. Returns what
+        settles it by what prompt and answer used, once it has ended."""
+        self.key.require_tokens(prompt + answer)
+        own = None if self.tenant is None else self.tenant.admit_tokens(self._price(prompt, answer))
+        deposit = self.key.admit_tokens(prompt + answer)
+
+        def settle(prompt: int, answer: int) -> None:
+            deposit.settle(prompt + answer)
+            if own is not None:
+                own.settle(self._price(prompt, answer))
+
+        return settle
+
+    def _price(self, prompt: int, answer: int) -> int:
+        return prompt * self.prompt_price + answer * self.answer_price
+
+    def headers(self) -> dict[str, str]:
+        """OpenAI's rate-limit headers, for the limits that exist, of the account with less left."""
+        found, accounts = dict[str, str](), [self.key, *(() if self.tenant is None else (self.tenant,))]
+        for name, windows in (("requests", [each.requests for each in accounts]),
+                              ("tokens", [each.minute for each in accounts])):
+            bounded = [window for window in windows if window.limit is not None]
+            if bounded:
+                window = min(bounded, key=lambda each: each.remaining)
+                found[f"x-ratelimit-limit-{name}"] = str(window.limit)
+                found[f"x-ratelimit-remaining-{name}"] = str(window.remaining)
+                found[f"x-ratelimit-reset-{name}"] = f"{math.ceil(window.reset())}s"
+        return found
+
+
 class Accounts:
-    """The accounts of all keys, by the SHA-256 of each."""
+    """The accounts of all keys, by the SHA-256 of each, and of tenants with limits, by name."""
 
     def __init__(self, rates: Rates, clock: Clock = time.monotonic) -> None:
         self._rates = rates
         self._clock = clock
         self._accounts: dict[bytes, Account] = {}
+        self.tenants: dict[str, Account] = {}
+
+    def serve(self, tenants: Iterable[Tenant]) -> None:
+        """Have these tenants from now on. The accounts of others are forgotten."""
+        rates = {each.name: Rates(each.requests_per_minute, each.tokens_per_minute, each.tokens_per_day)
+                 for each in tenants}
+        limited = {name: each for name, each in rates.items() if each != Rates()}
+        self.tenants = {name: self.tenants.get(name) or Account(each, self._clock, " of the tenant")
+                        for name, each in limited.items()}
+        for name, each in limited.items():
+            self.tenants[name].serve(each)
+
+    def purse(self, key_digest: bytes, tenant: Tenant) -> Purse:
+        """Return the accounts that pay for a request of a key."""
+        return Purse(self.of(key_digest), self.tenants.get(tenant.name), tenant.prompt_price, tenant.answer_price)
 
     def of(self, key_digest: bytes) -> Account:
         """The account of a key that the policy knows."""
@@ -206,7 +283,8 @@ class Accounts:
     @property
     def changes(self) -> int:
         """A number that changes with every charge and refund."""
-        return sum(window.changes for _, account in self for window in account.windows().values())
+        accounts = *self._accounts.values(), *self.tenants.values()
+        return sum(window.changes for account in accounts for window in account.windows().values())
 
 
 class Occupancy:

@@ -7,24 +7,31 @@ guess.
 
 A newer list of tenants may take the place of the one in force. Each generation under way is then
 reviewed: one whose key, tenant or model is not in the list ends.
+
+A key may have an end. From then on it is refused; a request that came before is answered. The time
+is the host's, or a timestamp authority's where that is later.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from appliance import hostclock
 from appliance.api.problems import RequestError
 from appliance.policy.schema import Tenant
 
 MAX_KEY_BYTES = 512
 
-Right = Literal["ask", "watch", "change"]  # ask models; read metrics; change models and tenants
+# ask models; read one's own usage; read metrics; read the log and all usage; change models, tenants
+Right = Literal["ask", "count", "scrape", "watch", "change"]
 RIGHTS: dict[str, frozenset[Right]] = {
-    "user": frozenset({"ask"}), "auditor": frozenset({"watch"}), "admin": frozenset({"ask", "watch", "change"}),
+    "user": frozenset({"ask", "count"}), "auditor": frozenset({"count", "scrape", "watch"}),
+    "admin": frozenset({"ask", "count", "scrape", "watch", "change"}), "metrics": frozenset({"scrape"}),
 }
 
 
@@ -57,12 +64,16 @@ class Caller:
 class Roster:
     """The tenants who may ask now. Without any, no key is valid. It belongs to the event loop."""
 
-    def __init__(self, tenants: Iterable[Tenant]) -> None:
+    def __init__(self, tenants: Iterable[Tenant], ends: Mapping[str, int] | None = None,
+                 now: Callable[[], float] = hostclock.seconds) -> None:
         self._reviews: set[Callable[[], None]] = set()  # of generations under way
-        self.replace(tenants)
+        self._now = now
+        self.replace(tenants, ends or {})
 
-    def replace(self, tenants: Iterable[Tenant]) -> None:
-        """Let these be the tenants from now on."""
+    def replace(self, tenants: Iterable[Tenant], ends: Mapping[str, int]) -> None:
+        """Let these be the tenants from now on. `ends`: when keys end, in seconds since 1970, by
+        their SHA-256 in hex."""
+        self._ends = {bytes.fromhex(digest): end for digest, end in ends.items()}
         self._known = tuple(
             (bytes.fromhex(digest), tenant) for tenant in tenants for digest in tenant.api_key_sha256)
 
@@ -95,6 +106,15 @@ class Roster:
     def keys(self) -> frozenset[bytes]:
         """SHA-256 of every key that is valid."""
         return frozenset(known for known, _ in self._known)
+
+    @property
+    def next_ends(self) -> dict[str, int]:
+        """When the first of a tenant's keys ends that has not ended yet, by name."""
+        now, found = self._now(), dict[str, int]()
+        for digest, name in self.names.items():
+            if (end := self._ends.get(digest)) is not None and end > now:
+                found[name] = min(end, found.get(name, end))
+        return found
 
     @property
     def askers(self) -> frozenset[str]:
@@ -131,4 +151,6 @@ class Roster:
                 found = Caller(tenant, known)
         if found is None or scheme.lower() != "bearer" or len(presented) > MAX_KEY_BYTES:
             raise RequestError("invalid_api_key")
+        if self._now() >= self._ends.get(found.key_digest, math.inf):
+            raise RequestError("api_key_expired")
         return found

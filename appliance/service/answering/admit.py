@@ -30,7 +30,7 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.errors import CapacityError
 from appliance.service.admission import constraints, prompts, sampling, thinking
-from appliance.service.admission.limits import Account
+from appliance.service.admission.limits import Purse
 from appliance.service.admission.privacy import round_up
 from appliance.service.admission.prompts import PromptTokens
 from appliance.service.admission.tenants import Caller
@@ -55,11 +55,11 @@ class Inquiry:
 
 @dataclass(frozen=True)
 class Access:
-    """The model that is asked, and the account of the key that asks."""
+    """The model that is asked, and what pays for it."""
 
     caller: Caller
     model: ServedModel
-    account: Account
+    purse: Purse
 
 
 @dataclass(frozen=True)
@@ -141,19 +141,19 @@ def _access(asked: Inquiry, name: str) -> Access:
     caller = service.roster.current(asked.exchange.known)
     model = service.models.of(caller, name)
     asked.exchange.model = model.name
-    return Access(caller, model, service.accounts.of(caller.key_digest))
+    return Access(caller, model, service.accounts.purse(caller.key_digest, caller.tenant))
 
 
 @contextlib.contextmanager
 def _letting_in(asked: Inquiry, access: Access) -> Iterator[None]:
-    """Count the request, and give its answer or refusal the account's headers."""
+    """Count the request, and give its answer or refusal the purse's headers."""
     try:
-        access.account.admit_request()
+        access.purse.admit_request()
         asked.service.readiness.require_going_on()
         asked.service.traffic.enter(asked.exchange, access.caller, access.model.name)
         yield
     finally:
-        asked.exchange.headers.update(access.account.headers())
+        asked.exchange.headers.update(access.purse.headers())
 
 
 async def _manner(asked: Inquiry, access: Access) -> Manner:
@@ -171,7 +171,8 @@ async def _manner(asked: Inquiry, access: Access) -> Manner:
 def _lengths(asked: Inquiry, access: Access, manner: Manner, material: Material) -> Lengths:
     """The bounds of prompts and answers."""
     service, model = asked.service, access.model
-    extent = Extent(model.running.context_length, access.caller.tenant.context_length, model.policy.context_shift)
+    extent = Extent(model.running.context_length, access.caller.tenant.context_length, model.policy.context_shift,
+                    model.bounds)
     lengths = lengths_of(
         service.policy.limits, extent, [Count(len(each.tokens), len(each.negative)) for each in material.prompts],
         asked.request, manner.choices, service.rounding, service.traffic.heaviest)
@@ -183,10 +184,9 @@ def _charge(asked: Inquiry, access: Access, manner: Manner, material: Material, 
     service, course, places = asked.service, asked.exchange.course, manner.places
     service.traffic.weigh(asked.exchange, access.caller, lengths.weight)
     count = round_up(material.count, service.rounding)
-    deposit = access.account.admit_tokens(
-        count + places * round_up(sum(lengths.bounds) * manner.choices.tried, service.rounding))
-    asked.exchange.closing.append(lambda: deposit.settle(
-        (course.prompt_tokens or 0) + places * (course.completion_tokens or 0)))
+    settle = access.purse.admit_tokens(
+        count, places * round_up(sum(lengths.bounds) * manner.choices.tried, service.rounding))
+    asked.exchange.closing.append(lambda: settle(course.prompt_tokens or 0, places * (course.completion_tokens or 0)))
     course.prompt_tokens = count
 
 
@@ -286,7 +286,7 @@ def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, promp
 
 async def _tokens(service: Wiring, model: ServedModel, request: ChatRequest | CompletionRequest,
                    offer: Offer, given: Mapping[str, object], *, guided: bool) -> list[PromptTokens]:
-    most = most_tokens(service.policy.limits, model.running.context_length)
+    most = most_tokens(service.policy.limits, model.running.context_length, model.bounds)
     rules = service.substitutions_in("prompt")
     least = prompts.at_least(request, model.tokenizer)
     if not rules and least > most:  # what waits for its turn takes memory

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from appliance.models.file.opened import OpenModel
 from appliance.policy.schema import Limits
+from appliance.service.answering.lengths import most_generated, most_tokens
 from appliance.service.parts.models import ServedModel
 
 
@@ -27,6 +28,7 @@ class ModelCard(BaseModel):
     """A model that the caller may ask."""
 
     id: str
+    root: str  # the model's own name, where `id` is an alias; vLLM's name
     object: Literal["model"] = "model"
     created: int
     owned_by: Literal["appliance"] = "appliance"
@@ -48,14 +50,14 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
-def card(model: ServedModel, limits: Limits) -> ModelCard:
-    """Return the card of a loaded model under the policy's limits."""
+def card(model: ServedModel, limits: Limits, name: str) -> ModelCard:
+    """Return the card of a loaded model, by one of its names, under the policy's limits."""
     bound, context = model.running.bound(), model.running.context_length
     return ModelCard(
-        id=model.name, created=model.created, chat_template=model.running.template is not None,
+        id=name, root=model.name, created=model.created, chat_template=model.running.template is not None,
         max_model_len=context, context_length=context,
-        max_prompt_tokens=min(limits.prompt_tokens, context - 1),
-        max_completion_tokens=min(limits.generation_tokens, context - 1),
+        max_prompt_tokens=most_tokens(limits, context, model.bounds),
+        max_completion_tokens=min(most_generated(limits, model.bounds), context - 1),
         quantization=_quantization(model.running.source), sha256=bound.sha256,
         sealed_header_sha256=bound.sealed_header_sha256, meta=_meta(model))
 

@@ -34,6 +34,9 @@ HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
 PADDING, HEAD_PADDING = b"appliance-padding", 2048  # the header that fills up heads, and their size with a `cadence`
 SINGLE = (b"authorization", b"content-encoding", b"content-type", b"x-api-key")  # of which a request has one at most
 
+METRICS = "/metrics"
+BESIDE_METRICS = (METRICS, "/health", "/v1/attestation", "/v1/attestation/activation")  # of a listener for metrics
+
 HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -70,6 +73,7 @@ class Guard:
         try:
             self._service.readiness.require_audit(exchange.endpoint)
             check_head(scope)
+            require_served(scope["state"].get("serves", "all"), exchange.endpoint)
             if framing is not None and framing.error is not None:
                 raise framing.error
             await self._app(inner, receive, reply)
@@ -228,6 +232,14 @@ class Reply:
         headers += [(name.encode(), value.encode()) for name, value in ours.items()]
         alike = self._service.parcel is not None and self._exchange.endpoint in INFERENCE
         return padded_head(head["status"], headers, self._scope) if alike else headers  # type: ignore[typeddict-item]
+
+
+def require_served(serves: str, endpoint: str) -> None:
+    """Refuse an endpoint that the request's listener does not serve."""
+    if serves == "metrics" and endpoint not in BESIDE_METRICS:
+        raise RequestError("not_found", "this listener serves nothing but /metrics, /health and /v1/attestation")
+    if serves == "api" and endpoint == METRICS:
+        raise RequestError("not_found", "this listener does not serve /metrics")
 
 
 def padded_head(status: int, headers: list[tuple[bytes, bytes]], scope: HTTPScope) -> list[tuple[bytes, bytes]]:

@@ -1,7 +1,8 @@
 """How long prompts and answers of a request may be, and as how many requests it counts.
 
-    one prompt      `prompt_tokens`, and the context with room for one token
-    one answer      `generation_tokens`, and the rest of the context; what is more is clamped or refused
+    one prompt      `prompt_tokens`, also the model's own, and the context with room for one token
+    one answer      `generation_tokens`, also the model's own, and the rest of the context; what is more is clamped or
+                    refused
     all together    as many requests' worth of either as one tenant may have in progress, and of
                     `ANSWERS`: so the memory that was planned suffices, however many answers a
                     request has, and it leaves the places that are kept for other tenants
@@ -13,11 +14,12 @@ the policy does not round counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from appliance.api.problems import RequestError, too_long
 from appliance.api.wire import SamplingRequest
 from appliance.policy.schema import Limits
+from appliance.policy.schema.model import ModelLimits
 from appliance.service.admission.privacy import round_up
 from appliance.service.answering.choices import Choices
 
@@ -54,6 +56,7 @@ class Extent:
     context: int
     own: int | None = None
     shifts: bool = False
+    bounds: ModelLimits = field(default_factory=ModelLimits)  # of the model's requests
 
     @property
     def most(self) -> int:
@@ -80,9 +83,16 @@ class Lengths:
         return {} if self.clamped is None else {CLAMPED: str(self.clamped)}
 
 
-def most_tokens(limits: Limits, context: int) -> int:
-    """Tokens that one prompt may have."""
-    return min(limits.prompt_tokens, context - 1)
+def most_tokens(limits: Limits, context: int, bounds: ModelLimits | None = None) -> int:
+    """Tokens that one prompt may have; `bounds` of its model."""
+    own = None if bounds is None else bounds.prompt_tokens
+    return min(limits.prompt_tokens, own or limits.prompt_tokens, context - 1)
+
+
+def most_generated(limits: Limits, bounds: ModelLimits | None = None) -> int:
+    """Tokens that one answer may have; `bounds` of its model."""
+    own = None if bounds is None else bounds.generation_tokens
+    return min(limits.generation_tokens, own or limits.generation_tokens)
 
 
 def lengths_of(limits: Limits, extent: Extent, prompts: Sequence[Count], request: SamplingRequest, choices: Choices,
@@ -90,7 +100,7 @@ def lengths_of(limits: Limits, extent: Extent, prompts: Sequence[Count], request
     """The bounds of a request whose prompts have so many tokens; `rounding` of counts that are
     told; `heaviest`: requests that it may count as, None: `concurrent_requests`. RequestError names
     what is too much."""
-    most, heaviest = most_tokens(limits, extent.most), heaviest or limits.concurrent_requests
+    most, heaviest = most_tokens(limits, extent.most, extent.bounds), heaviest or limits.concurrent_requests
     if (longest := max(count.longest for count in prompts)) > most:
         raise too_long(most, longest if rounding == 1 else None)
     if not min(count.prompt for count in prompts):
@@ -105,17 +115,18 @@ def lengths_of(limits: Limits, extent: Extent, prompts: Sequence[Count], request
         raise RequestError("invalid_value", f"n: at most {ANSWERS * heaviest} answers of one request are allowed",
                            param="n")
     repeated = round_up(own, rounding) * choices.tried if request.echoed else 0
-    bound, clamped = _bound(limits, request, sequences, repeated, heaviest)
+    bound, clamped = _bound(limits, extent.bounds, request, sequences, repeated, heaviest)
     weight = max(places, _times(sequences, ANSWERS), _times(both, limits.prompt_tokens),
                  _times(bound * sequences + repeated, limits.generation_tokens))
     return Lengths(tuple(extent.after(count, bound) for count in prompts), weight, bound if clamped else None)
 
 
-def _bound(limits: Limits, request: SamplingRequest, sequences: int, repeated: int, heaviest: int) -> tuple[int, bool]:
+def _bound(limits: Limits, bounds: ModelLimits, request: SamplingRequest, sequences: int, repeated: int,
+           heaviest: int) -> tuple[int, bool]:
     """The tokens that each answer may have, and whether more were asked for."""
-    most, name = limits.generation_tokens, request.bound_name
-    wanted = most if request.token_bound is None else request.token_bound
-    allowed = min(most, (most * heaviest - repeated) // sequences)
+    most, name, own = limits.generation_tokens, request.bound_name, most_generated(limits, bounds)
+    wanted = (bounds.max_tokens_default or own) if request.token_bound is None else request.token_bound
+    allowed = min(own, (most * heaviest - repeated) // sequences)
     if allowed < min(wanted, 1):
         name = "echo" if request.echoed else "n"
         raise RequestError("generation_length_exceeded", f"{name}: all answers together have at most "

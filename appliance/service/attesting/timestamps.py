@@ -12,6 +12,7 @@ import hashlib
 import time
 from typing import Any
 
+from appliance import hostclock
 from appliance.api.problems import RequestError
 from appliance.audit.log import AuditLog
 from appliance.errors import NoteError
@@ -38,6 +39,11 @@ class Timestamps:
         """The time by the authority: its newest token's, and what has passed since it was taken.
         None before the first token of this boot."""
         return None if self._heard is None else self._heard[0] + time.monotonic() - self._heard[1]
+
+    def latest(self) -> float:
+        """The time by the host's clock, or by the authority where that is later: so a host cannot
+        turn the clock back behind a token."""
+        return max(hostclock.seconds(), self.now() or 0.0)
 
     def request(self) -> dict[str, Any]:
         """Where the authority listens, and the next request to it in base64, null where there is

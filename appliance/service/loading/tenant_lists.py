@@ -104,7 +104,8 @@ class TenantLists:
         service, booted, before = self._service, self._booted, self._service.roster.keys
         booted.audit.admit_tenants(tenant.name for tenant in found.tenants)
         booted.tenants = found
-        service.roster.replace(found.tenants)
+        service.roster.replace(found.tenants, found.ends)
+        service.accounts.serve(found.tenants)
         self._share()
         booted.attestor.new_generation(model.running.bound() for model in service.models.loaded.values())
         service.roster.review()

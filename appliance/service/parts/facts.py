@@ -60,8 +60,10 @@ class Facts(Collector):
                                for name, each in self.identities.items() if each.certificate is not None])
         yield ("appliance_audit_last_timestamp_seconds", "When the log took its last signed word of a kind in this "
                "boot.", ("kind", "witness"), () if chain is None else tuple(chain.dated.items()))
-        yield ("appliance_quota_used_ratio", "The use of the fullest of a tenant's keys, in tenths, rounded up.",
-               ("tenant", "window"), self._quotas().items())
+        yield ("appliance_quota_used_ratio", "The use of a tenant's limits, or of its key's that is the fullest, in "
+               "tenths, rounded up.", ("tenant", "window"), self._quotas().items())
+        yield ("appliance_api_key_end_timestamp_seconds", "When the first of a tenant's keys ends that are valid.",
+               ("tenant",), [((name,), end) for name, end in self.roster.next_ends.items()])
 
     def _memory(self) -> Lines:
         """The plan's lines, without the numbers in their words."""
@@ -74,9 +76,10 @@ class Facts(Collector):
     def _quotas(self) -> dict[tuple[str, ...], float]:
         """How far the windows that have a limit are used, by tenant and window."""
         found, names = dict[tuple[str, ...], float](), self.roster.names
-        for key, account in self.accounts:
+        accounts = [*((names.get(key), account) for key, account in self.accounts), *self.accounts.tenants.items()]
+        for name, account in accounts:
             for window, each in account.windows().items():
-                if key in names and each.limit is not None:
+                if name is not None and each.limit is not None:
                     used = math.ceil((each.limit - each.remaining) * TENTHS / each.limit) / TENTHS
-                    found[names[key], window] = max(used, found.get((names[key], window), 0.0))
+                    found[name, window] = max(used, found.get((name, window), 0.0))
         return found

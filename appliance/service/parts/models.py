@@ -13,6 +13,7 @@ from appliance.boot.running.interval import interval_of
 from appliance.boot.running.load import RunningModel
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Model
+from appliance.policy.schema.model import ModelLimits
 from appliance.service.admission.tenants import Caller, Roster
 from appliance.text.tokenizer import Tokenizer
 
@@ -65,6 +66,11 @@ class ServedModel:
         return self.running.policy
 
     @property
+    def bounds(self) -> ModelLimits:
+        """The bounds of its own requests."""
+        return self.policy.limits or ModelLimits()
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """Text to tokens and back."""
         return self.running.tokenizer
@@ -103,14 +109,28 @@ class Models:
                 closing.callback(model.scheduler.close)
 
     def of(self, caller: Caller, name: str) -> ServedModel:
-        """Return a loaded model by name. RequestError, the same for a model that is not in the
-        policy and for a model that the caller may not ask."""
+        """Return a loaded model by its name or an alias. RequestError, the same for a model that is
+        not in the policy and for a model that the caller may not ask."""
+        name = self.known_as(name, caller)
         if not caller.may_ask(name) or all(model.name != name for model in self._booted.policy.models):
             raise RequestError("model_not_found", param="model")
         if name not in self.loaded:
             raise RequestError("model_not_loaded", f"model {name} is not loaded at the moment; loaded: "
                                f"{', '.join(self._names(caller)) or 'none'}", param="model")
         return self.loaded[name]
+
+    def known_as(self, name: str, caller: Caller) -> str:
+        """Return the name of the model that an alias stands for: the first of its models that the
+        caller may ask, of loaded ones if there are any. Another name stands for itself."""
+        stands_for = next((each.models for each in self._booted.policy.aliases if each.name == name), (name,))
+        allowed = [each for each in stands_for if caller.may_ask(each)]
+        return next(filter(self.loaded.__contains__, allowed), allowed[0] if allowed else name)
+
+    def names(self, caller: Caller) -> list[str]:
+        """Return the names that a caller may ask loaded models by, aliases included."""
+        aliases = (each.name for each in self._booted.policy.aliases)
+        own = [name for name in self.loaded if caller.may_ask(name)]
+        return [*own, *(name for name in aliases if self.known_as(name, caller) in own)]
 
     def only(self, caller: Caller) -> str:
         """Return the name of the model of a caller that may ask one alone; RequestError for

@@ -135,8 +135,10 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
     policy, limits = booted.policy, booted.policy.limits
     booted.audit.admit_codes(PROBLEMS)
     booted.audit.words.parameters.admit(parameters.NAMES)
-    roster, timing, scrubber = Roster(booted.tenants.tenants), _timing(policy), Scrubber()
+    attesting, timing, scrubber = _attesting(booted), _timing(policy), Scrubber()
+    roster = Roster(booted.tenants.tenants, booted.tenants.ends, attesting.timestamps.latest)
     accounts = Accounts(Rates(limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day))
+    accounts.serve(booted.tenants.tenants)
     if booted.state is not None:
         quotas.restore(accounts, booted.state.snapshot.quotas, roster.keys)
     service = Wiring(
@@ -144,7 +146,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
         traffic=Traffic(limits, roster, timing), timing=timing,
         substitutions=rules_of(policy.privacy.redaction, booted.kernels),
         constraints=Constraints(roster.askers, scrubber.begin_soon), scrubber=scrubber,
-        salts=Salts() if booted.audit.version > 1 else None, attesting=_attesting(booted),
+        salts=Salts() if booted.audit.version > 1 else None, attesting=attesting,
         readiness=Readiness(booted.audit, booted.state if policy.audit.sink == "state" else None),
         facts=Facts(booted, roster, accounts))
     if service.salts is not None:

@@ -190,7 +190,8 @@ def test_any_course(data):
                     content(cache, page)[:] = ord(letter)
                 persisted.put(tenant, ids(text), cache.pages_below(0, len(text) * PAGE), 30.0)
                 opened.shelf.flush(30.0)
-                flushed |= {(tenant, text[:end]) for end in range(1, min(len(text), persisted.share) + 1)}
+                most = persisted.trees.share_of(tenant)
+                flushed |= {(tenant, text[:end]) for end in range(1, min(len(text), most) + 1)}
             elif act == "find":
                 wanted, count = persisted.find(tenant, ids(text), 0), 0
                 while wanted is not None and not wanted.done:
@@ -201,8 +202,8 @@ def test_any_course(data):
                         assert int(content(cache, page)[0, 0]) == ord(text[count])
                         count += 1
                 assert all((tenant, text[:end + 1]) in flushed for end in range(count))
-                own = {one for one in flushed if one[0] == tenant}
-                if len(own) <= persisted.share and (tenant, text) in flushed and clock.running < 1000 + 3600:
+                own, most = {one for one in flushed if one[0] == tenant}, persisted.trees.share_of(tenant)
+                if len(own) <= most and (tenant, text) in flushed and clock.running < 1000 + 3600:
                     assert count == len(text)
             elif act in ("end", "kill"):
                 persisted.close(30.0)
@@ -240,10 +241,10 @@ def test_places_are_divided_anew(tmp_path: Path):
         return 0 if wanted is None else len(wanted.nodes)
 
     assert [4, 4] == [put("goes", "abcd"), put("stays", "abcd")]
-    persisted.divide(("comes", "new", "stays"))
-    assert (2, 2) == (persisted.share, persisted.page_count)
+    persisted.divide(("comes", "new", "stays"), {})
+    assert (2, 2) == (persisted.trees.share_of("comes"), persisted.page_count)
     assert [0, 2, 2] == [pages("goes", "abcd"), pages("stays", "abcd"), put("comes", "cba")]
-    persisted.divide(())
+    persisted.divide((), {})
     assert (0, True) == (persisted.page_count, persisted.trees.blank)
     persisted.close(30.0)
     opened.close()

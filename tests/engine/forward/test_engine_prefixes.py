@@ -78,7 +78,7 @@ def test_the_pages_of_each_tenant(data):
     cache = KVCache(shape(), 2, 6 * PAGE, pages=12 + 8)
     prefixes = Prefixes(cache, ["one", "two"], 9, 10.0, lambda: clock[0])
     models, texts = {name: Model(4, 10.0) for name in ("one", "two")}, st.text("abc", max_size=5)
-    assert (12, 4) == (cache.unclaimed, prefixes.share)
+    assert (12, 4) == (cache.unclaimed, prefixes.trees.share_of("one"))
     for _ in range(data.draw(st.integers(1, 25))):
         tenant, text = data.draw(st.sampled_from(["one", "two", "nobody"])), data.draw(texts)
         clock[0] += data.draw(st.sampled_from([0.0, 0.5, 3.0, 11.0]))
@@ -214,8 +214,9 @@ def test_pages_expire_while_nobody_asks():
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_room_is_divided_anew(data):
-    """Of any course of texts and of tenants that come and go: whoever stays finds the beginnings that its new share
-    has, nobody finds a text of before it went, nothing else is kept or in the memory, and no page is lost."""
+    """Of any course of texts, and of tenants that come and go and have other weights: whoever stays finds the
+    beginnings that its new share has, by its part of all weights; nobody finds a text of before it went, nothing else
+    is kept or in the memory, and no page is lost."""
     names, clock = ["one", "two", "six"], [100.0]
     cache = KVCache(shape(), 2, 6 * PAGE, pages=12 + 8)
     prefixes, tenants = Prefixes(cache, names[:2], 9, 1e6, lambda: clock[0]), names[:2]
@@ -224,12 +225,13 @@ def test_the_room_is_divided_anew(data):
         clock[0] += 1.0
         if data.draw(st.integers(0, 3)) == 0:
             tenants = data.draw(st.lists(st.sampled_from(names), unique=True))
-            prefixes.divide(tenants)
-            share = 9 // max(len(tenants), 1)
-            kept = {name: kept.get(name, Model(share, 1e6)) for name in tenants}
-            for model in kept.values():
-                model.share = share
-                while len(model.kept) > share:
+            weights = {name: data.draw(st.integers(1, 4)) for name in names[:2]}  # the third one has none: 1
+            prefixes.divide(tenants, weights)
+            whole = sum(weights.get(name, 1) for name in tenants)
+            kept = {name: kept.get(name, Model(0, 1e6)) for name in tenants}
+            for name, model in kept.items():
+                model.share = 9 * weights.get(name, 1) // whole
+                while len(model.kept) > model.share:
                     model.kept.pop(next(iter(model.kept)))
         else:
             tenant, text = data.draw(st.sampled_from(names)), data.draw(st.text("abc", max_size=5))

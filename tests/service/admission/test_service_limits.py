@@ -22,7 +22,7 @@ from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.policy.schema import Tenant
 from appliance.service.admission import privacy
-from appliance.service.admission.limits import Account, Occupancy, Rates, Window
+from appliance.service.admission.limits import Account, Accounts, Occupancy, Purse, Rates, Window
 from appliance.service.admission.privacy import Pacer, Timing, bucket_us, pad_event, round_up, spaces
 from appliance.service.admission.tenants import Roster
 from appliance.service.answering.respond import portions
@@ -153,12 +153,73 @@ def test_places_are_kept_for_those_who_may_ask() -> None:
 
 
 def test_rate_limit_headers() -> None:
-    """Headers carry OpenAI's names, for limits that exist."""
-    account = Account(Rates(requests_per_minute=5), Clock())
-    account.admit_request()
-    headers = account.headers()
+    """Headers carry OpenAI's names, for limits that exist; of key and tenant, those of whoever has less left."""
+    key, tenant = Account(Rates(requests_per_minute=5), Clock()), Account(Rates(3, 100), Clock())
+    Purse(key).admit_request()
+    headers = Purse(key).headers()
     assert ("5", "4") == (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"])
     assert "x-ratelimit-limit-tokens" not in headers
+    headers = Purse(key, tenant).headers()
+    assert ("3", "3", "100") == tuple(headers[f"x-ratelimit-{name}"] for name in (
+        "limit-requests", "remaining-requests", "remaining-tokens"))
+
+
+def _tenant(name: str = "acme", **limits: int) -> Tenant:
+    return Tenant(name=name, api_key_sha256=(hashlib.sha256(name.encode()).hexdigest(),), **limits)  # type: ignore[arg-type]
+
+
+def test_a_tenant_pays_for_all_its_keys_at_its_prices() -> None:
+    """Two keys share what the tenant has; a token counts as its price says; a refusal charges neither account."""
+    accounts = Accounts(Rates(requests_per_minute=9, tokens_per_minute=1000), Clock())
+    acme = _tenant(requests_per_minute=3, tokens_per_minute=100, prompt_price=2, answer_price=5)
+    accounts.serve([acme, _tenant("free")])
+    one, two = (accounts.purse(key, acme) for key in (b"1", b"2"))
+    for purse in (one, one, two):
+        purse.admit_request()
+    with pytest.raises(RequestError, match="too many requests of the tenant in a minute"):
+        two.admit_request()
+    assert 8 == accounts.of(b"2").requests.remaining
+    settle = one.admit_tokens(10, 16)  # 20 and 80
+    with pytest.raises(RequestError, match="too many tokens of the tenant in a minute") as caught:
+        two.admit_tokens(1, 1)
+    assert ("rate_limit_exceeded", 1000) == (caught.value.code, accounts.of(b"2").minute.remaining)
+    settle(10, 2)
+    assert (70, 988) == (accounts.tenants["acme"].minute.remaining, accounts.of(b"1").minute.remaining)
+    assert None is accounts.purse(b"3", _tenant("free")).tenant
+
+
+def test_limits_of_a_newer_list_hold_at_once() -> None:
+    """What was charged to a limit weighs on its successor. Where there was none, nothing was charged, and what such a
+    request gives back is nobody's; a tenant that goes has no account."""
+    accounts = Accounts(Rates(), Clock())
+    before, after = _tenant(tokens_per_minute=100), _tenant(tokens_per_minute=40, tokens_per_day=1000)
+    accounts.serve([before])
+    settle = accounts.purse(b"1", before).admit_tokens(10, 20)
+    accounts.serve([after])
+    own = accounts.tenants["acme"]
+    assert (10, 1000) == (own.minute.remaining, own.day.remaining)
+    with pytest.raises(RequestError):
+        accounts.purse(b"1", after).admit_tokens(1, 10)
+    settle(0, 0)
+    assert (40, 1000) == (own.minute.remaining, own.day.remaining)
+    accounts.serve([_tenant()])
+    assert {} == accounts.tenants
+
+
+def test_a_key_ends_at_its_time() -> None:
+    """By the clock that is given, to the second, and for the key alone whose end it is."""
+    now, digests = [99.9], {key: hashlib.sha256(key.encode()).hexdigest() for key in ("sk-old", "sk-new")}
+    tenant = Tenant(name="acme", models=("demo",), api_key_sha256=tuple(digests.values()))
+    roster = Roster([tenant], {digests["sk-old"]: 100}, lambda: now[0])
+    assert ("acme", {"acme": 100}) == (roster.authenticate("Bearer sk-old").name, roster.next_ends)
+    now[0] = 100.0
+    with pytest.raises(RequestError, match="has expired") as caught:
+        roster.authenticate("Bearer sk-old")
+    assert ("api_key_expired", 401, {}) == (caught.value.code, caught.value.status, roster.next_ends)
+    assert "acme" == roster.authenticate("Bearer sk-new").name
+    with pytest.raises(RequestError) as caught:
+        roster.authenticate("Bearer sk-older")
+    assert "invalid_api_key" == caught.value.code
 
 
 KEY = "sk-test-1"
