@@ -35,6 +35,8 @@ privacy {
   size_padding         = "8KiB" # a receipt fits as well, so that it leaves with the last text
   token_count_rounding = 256    # as many as `generation_tokens`: one class
 
+  metrics_interval     = "5m"   # no request shows in metrics: they change at once, and seldom
+
   redaction { fields = ["user", "metadata"] }
 }
 
