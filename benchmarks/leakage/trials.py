@@ -20,6 +20,7 @@ IDLE_SECONDS = 5.0  # after which a connection is not used again
 MOST_LOST = 0.02  # of the trials may end without an answer
 AHEAD_SECONDS = 0.01  # that a neighbour's requests come before the trial's own
 PAUSE_SECONDS = 0.25  # before a request, at most: lanes whose answers take equally long would go on in step
+ROUND = 20  # trials of each pair, of which one half has the secret
 CHAT = "/v1/chat/completions"
 
 
@@ -152,9 +153,15 @@ async def _watch(port: int, seen: Seen) -> None:
 
 
 def drawn(pairs: Iterable[str], trials: int, draw: random.Random) -> list[Trial]:
-    """Return trials of pairs in random order, with secrets that are drawn for each."""
-    listed = [Trial(pair, draw.random() < 0.5) for pair in pairs for _ in range(trials)]
-    draw.shuffle(listed)
+    """Return trials of pairs in random order. Each pair has both secrets equally often in any `ROUND`
+    of them, so that a run which ends early has no more of one: a guess at it would be right too
+    often."""
+    pairs, listed = tuple(pairs), list[Trial]()
+    for begun in range(0, trials, ROUND):
+        count = min(ROUND, trials - begun)
+        some = [Trial(pair, number % 2 > 0) for pair in pairs for number in range(count)]
+        draw.shuffle(some)
+        listed += some
     return listed
 
 

@@ -75,6 +75,17 @@ def test_records_are_found_wherever_a_stream_is_cut() -> None:
         assert [size + 5 for size in sizes] == found
 
 
+def test_each_part_of_a_run_has_both_secrets() -> None:
+    """A run that ends early, wherever it does, has as many of one as of the other, but for a part of a round."""
+    listed = trials.drawn(["length", "topic"], 200, random.Random(1))
+    assert 400 == len(listed)
+    for end in range(400):
+        for pair in ("length", "topic"):
+            secrets = [each.secret for each in listed[end:] if each.pair == pair]
+            assert abs(2 * sum(secrets) - len(secrets)) <= trials.ROUND
+    assert listed != trials.drawn(["length", "topic"], 200, random.Random(2))
+
+
 def test_what_a_trial_shows() -> None:
     """Events of its connection and time alone."""
     noted = [(relay.CAME, 7, 0.9, 10, 23), (relay.CAME, 7, 1.2, 20, 23), (relay.CAME, 8, 1.2, 30, 23),
