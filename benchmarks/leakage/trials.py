@@ -49,8 +49,8 @@ class Seen:
     wrong: set[str] = field(default_factory=set)  # statuses that a pair does not compare, in words
 
     def check(self, trial: Trial, reply: Reply) -> None:
-        """Note an answer in a refusal's place, or a refusal in an answer's: the pair then differs in
-        another thing than its name says, or in none."""
+        """Note an answer in a refusal's place, or a refusal in an answer's. The pair then differs
+        in another thing than its name says, or in none."""
         if (reply.status == OK) == (trial.pair == "refused" and trial.secret):
             self.wrong.add(f"{trial.pair}: {reply.status} {reply.body[:200].decode(errors='replace').strip()}")
 
@@ -162,8 +162,8 @@ async def _watch(port: int, seen: Seen) -> None:
 
 
 def drawn(pairs: Iterable[str], trials: int, draw: random.Random) -> list[Trial]:
-    """Return trials of pairs in random order. Each pair has both secrets equally often in any `ROUND`
-    of them, so that a run which ends early has no more of one: a guess at it would be right too
+    """Return trials of pairs in random order. Each `ROUND` of a pair has both secrets equally
+    often, so that a run which ends early has no more of one. A guess at it would be right too
     often."""
     pairs, listed = tuple(pairs), list[Trial]()
     for begun in range(0, trials, ROUND):
@@ -176,8 +176,8 @@ def drawn(pairs: Iterable[str], trials: int, draw: random.Random) -> list[Trial]
 
 async def run(ports: Ports, lanes: int, waiting: list[Trial], *, model: str, receipts: bool, done: Callable[[], None],
               seconds: float, stream: bool = True) -> Seen:
-    """Run all trials. SystemExit if too many have no answer, or one has another status than its pair
-    compares."""
+    """Run all trials. SystemExit if too many have no answer, or one has another status than its
+    pair compares."""
     seen = Seen()
     watching = asyncio.create_task(_watch(ports.own, seen))
     members = {} if stream else {"stream": False}
