@@ -13,6 +13,8 @@ from itertools import chain, repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.matching import Points, points
+
 _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"  # without width, though not of the category Cf
 
 
@@ -40,26 +42,38 @@ class Folded:
 
     def __init__(self, text: str = "") -> None:
         self.source = self.text = ""
+        self._codes: Points | None = None  # of the text; None: not asked for
         self._origins: NDArray[np.int64] | None = None  # None: each character comes from its own place
         self.extend(text)
 
+    @property
+    def codes(self) -> Points:
+        """The code points of the folded text."""
+        if self._codes is None:
+            self._codes = points(self.text)
+        return self._codes
+
     def extend(self, piece: str) -> None:
         """Append a piece of the source."""
-        parts = [piece] if piece.isascii() else list(map(_folded, piece))
-        plain = piece.isascii() or all(len(part) == 1 for part in parts)
+        plain = piece.isascii()
+        if plain and self._origins is None:
+            self.source, self.text, self._codes = self.source + piece, self.text + piece, None
+            return
+        parts = [piece] if plain else list(map(_folded, piece))
+        plain = plain or all(len(part) == 1 for part in parts)
         if self._origins is None and not plain:
             self._origins = np.arange(len(self.text))
         if self._origins is not None:
             places = range(len(self.source), len(self.source) + len(piece))
             each = places if plain else chain.from_iterable(map(repeat, places, map(len, parts)))
             self._origins = np.concatenate([self._origins, np.fromiter(each, np.int64)])
-        self.source += piece
+        self.source, self._codes = self.source + piece, None
         self.text += "".join(parts)
 
     def drop(self, place: int) -> int:
         """Forget the text before a place. Returns how many characters of the source it had."""
         gone = self.origin(place)
-        self.source, self.text = self.source[gone:], self.text[place:]
+        self.source, self.text, self._codes = self.source[gone:], self.text[place:], None
         if self._origins is not None:
             self._origins = self._origins[place:] - gone
             if np.array_equal(self._origins, np.arange(len(self.source))):

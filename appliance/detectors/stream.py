@@ -10,13 +10,16 @@ held back, and so are hits that reach beyond it.
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from appliance.detectors.candidates.row import CONTEXT, Candidate, Detector
 from appliance.detectors.folding import Folded
 from appliance.kernels.runtime.table import KernelTable
-from appliance.matching import Automaton, Points, points
+from appliance.matching import Automaton
 from appliance.policy.schema.patterns import bounds
 
 SLICE = 1 << 15  # characters between two looks at whether anybody waits
@@ -40,15 +43,18 @@ class CandidateSearch:
         self.automaton = Automaton(expression, table)
         self._rows = rows
         found = bounds(expression)
+        self._least = found.low  # characters of a match, at least
         self._chars = "".join(each for each in _ASCII if ord(each) in found.chars)
         self._not_first = "".join(each for each in _ASCII if ord(each) not in found.first)
         self._wide = 128 in found.chars  # whether a match may hold characters beyond ASCII
         first = next(iter(rows.values()))
-        self._needs, self._lead, self.heads = frozenset(first.needs), first.lead, first.heads
+        self._needs, self._needed = frozenset(first.needs), first.least
+        self._lead, self.heads = first.lead, first.heads
         self._longest = max(map(len, self.heads), default=0)
         self.wakes = frozenset(first.wakes)
+        self._opening = re.compile(first.opening) if first.opening else None
 
-    def certain(self, folded: Folded, codes: Points, start: int) -> int:
+    def certain(self, folded: Folded, start: int) -> int:
         """Return from where on text to come may matter to what is found after `start`."""
         text = folded.text
         if not self._begins(text, start):
@@ -61,7 +67,10 @@ class CandidateSearch:
             tail = tail[len(tail.rstrip(self._chars)):].lstrip(self._not_first)
             if len(tail) <= _NEAR:
                 return len(text) - len(tail)
-        open_at = self.automaton.undecided(codes, start)
+        if self._opening is not None:
+            begun = self._opening.search(text, max(start, len(text) - self.automaton.width))
+            return len(text) if begun is None else begun.start()
+        open_at = self.automaton.undecided(folded.codes, start)
         return int(open_at[0]) if len(open_at) else len(text)
 
     def _begins(self, text: str, start: int) -> bool:
@@ -71,13 +80,13 @@ class CandidateSearch:
         low = text[start:].lower()
         return any(head in low for head in self.heads)
 
-    def hits(self, folded: Folded, codes: Points, start: int, end: int, *, final: bool) -> tuple[list[Hit], int]:
+    def hits(self, folded: Folded, start: int, end: int, *, final: bool) -> tuple[list[Hit], int]:
         """Return the hits of candidates that begin from `start` to before `end`, and up to where
         all are known: a candidate that cannot be judged yet, and what follows it, are not."""
         found, place = list[Hit](), end
-        if (self._needs and self._needs.isdisjoint(folded.text[start:])) or not self._begins(folded.text, start):
+        if not self._may_match(folded.text[start:]):
             return found, place
-        for spans in self.automaton.spans(codes, start):
+        for spans in self.automaton.spans(folded.codes, start):
             for first, last in spans.tolist():
                 if first >= end:
                     return found, place
@@ -92,6 +101,12 @@ class CandidateSearch:
                 place = max(end, last)
         return found, place
 
+    def _may_match(self, text: str) -> bool:
+        """Whether a text has what each match has."""
+        if len(text) < self._least or (self._needs and self._needs.isdisjoint(text)) or not self._begins(text, 0):
+            return False
+        return self._needed == 1 or sum(map(text.count, self._needs)) >= self._needed
+
 
 class Detection:
     """The detectors that a policy chose."""
@@ -101,15 +116,29 @@ class Detection:
         expressions = dict.fromkeys(row.expression for row in self.rows)
         self.searches = tuple(CandidateSearch(each, {number: row for number, row in enumerate(self.rows)
                                             if row.expression == each}, table) for each in expressions)
-        self._heads = tuple(dict.fromkeys(head for row in self.rows for head in (*row.heads, *row.openings)))
-        self._spoken = tuple(number for number, each in enumerate(self.searches) if each.heads)
-        self._waking = tuple((number, each.wakes) for number, each in enumerate(self.searches) if each.wakes)
+        heads = {head for row in self.rows for head in (*row.heads, *row.openings)}
+        self._heads = re.compile("|".join(map(re.escape, sorted(heads))) or r"(?!)")
+        self._spoken = frozenset(number for number, each in enumerate(self.searches) if each.heads)
+        by_wakes = defaultdict[frozenset[str], list[int]](list)
+        for number, each in enumerate(self.searches):
+            if each.wakes:
+                by_wakes[each.wakes].append(number)
+        self._waking = tuple((wakes, frozenset(numbers)) for wakes, numbers in by_wakes.items())
+        self._split = dict[tuple[bool, ...], tuple[tuple[int, ...], tuple[int, ...]]]()  # by which of them a text lacks
 
-    def asleep(self, text: str) -> tuple[int, ...]:
-        """Return the searches whose candidates have something that a text lacks."""
-        present, low = frozenset(text), text.lower()
-        return tuple(number for number, wakes in self._waking if wakes.isdisjoint(present)) + (
-            () if any(head in low for head in self._heads) else self._spoken)
+    @property
+    def all(self) -> tuple[int, ...]:
+        """The numbers of all searches."""
+        return tuple(range(len(self.searches)))
+
+    def split(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the searches whose candidates have something that a text lacks, and the others."""
+        lacks = (*(wakes.isdisjoint(text) for wakes, _ in self._waking), not self._heads.search(text.lower()))
+        if lacks not in self._split:
+            groups = (*(numbers for _, numbers in self._waking), self._spoken)
+            asleep = frozenset[int]().union(*itertools.compress(groups, lacks))
+            self._split[lacks] = tuple(asleep), tuple(number for number in self.all if number not in asleep)
+        return self._split[lacks]
 
     def apply(self, text: str, between: Callable[[], None]) -> str:
         """Return a whole text with a replacement for each hit."""
@@ -153,42 +182,42 @@ class DetectorStage:
 
     def _advance(self, *, final: bool) -> str:
         folded = self._folded
-        codes = points(folded.text)
-        bound = len(folded.text)
-        asleep, word = ((), 0) if final or not self._next else self._asleep(folded.text)
-        for number in asleep:
-            self._next[number] = max(self._next[number], word)
-        for number, search in enumerate(self._detection.searches):
-            bound = min(bound, self._next[number] if number in asleep else self._search(
-                number, search, folded, codes, final=final))
-        out, bound = self._leave(folded, bound)
+        places, awake = self._next, self._detection.all
+        if not final and places:
+            awake = self._sleep(folded.text)
+        for number in awake:
+            self._search(number, folded, final=final)
+        out, bound = self._leave(folded, min(places, default=len(folded.text)))
         self._forget(folded, bound)
         return out
 
-    def _asleep(self, text: str) -> tuple[tuple[int, ...], int]:
-        """Return the searches that have nothing in the text which has not been searched, but for
-        what its last word may begin; and where that word begins."""
+    def _sleep(self, text: str) -> tuple[int, ...]:
+        """Let searches go on at the last word that have nothing in the text which has not been
+        searched, but for what that word may begin. Returns the others."""
         start = min(self._next)
         place = len(text[start:].rstrip(_BETWEEN)) + start
         while place > start and " " < text[place - 1] < _JOINED:
             place -= 1
         if start < place == len(text) and text[-1] >= _JOINED:
             place -= 1  # the first of two characters that are a word
-        return self._detection.asleep(text[start:]), place
+        asleep, awake = self._detection.split(text[start:])
+        for number in asleep:
+            if self._next[number] < place:
+                self._next[number] = place
+        return awake
 
-    def _search(self, number: int, search: CandidateSearch, folded: Folded, codes: Points, *, final: bool) -> int:
-        """Take the certain candidates of one search; return up to where all of them are known."""
-        place = self._next[number]
-        certain = len(folded.text) if final else search.certain(folded, codes, place)
+    def _search(self, number: int, folded: Folded, *, final: bool) -> None:
+        """Take the certain candidates of one search."""
+        search, place = self._detection.searches[number], self._next[number]
+        certain = len(folded.text) if final else search.certain(folded, place)
         if place < certain:
-            hits, certain = search.hits(folded, codes, place, certain, final=final)
+            hits, certain = search.hits(folded, place, certain, final=final)
             self._hits += hits
         self._next[number] = max(place, certain)
-        return self._next[number]
 
     def _leave(self, folded: Folded, bound: int) -> tuple[str, int]:
         """Return the text that leaves, and up to where it is settled."""
-        regions = _joined(self._hits)
+        regions = _joined(self._hits) if self._hits else []
         while regions and regions[-1].end > bound:
             bound = min(bound, regions.pop().start)
         out, left = list[str](), self._left
@@ -203,7 +232,8 @@ class DetectorStage:
         place = max(left, folded.origin(bound))
         out.append(folded.source[left:place])
         self._left = place
-        self._hits = [hit for hit in self._hits if hit.start >= bound]
+        if self._hits:
+            self._hits = [hit for hit in self._hits if hit.start >= bound]
         return "".join(out), bound
 
     def _forget(self, folded: Folded, bound: int) -> None:

@@ -30,8 +30,9 @@ _CACHE = 1 << 19  # bytes that all streams of a stretch should take at most
 Points = NDArray[np.int32]
 Spans = NDArray[np.int64]
 _POSITION = Search.offsets["POSITION"] // 8
-_CALL = [Search.offsets[name] // 8 for name in (  # what changes from call to call
-    "TEXT", "END", "POSITION", "STOP", "OPEN", "STREAMS", "STRIDE", "WORDS", "SPANS", "BUFFER", "COUNTERS")]
+_CALL = np.array([Search.offsets[name] // 8 for name in (  # what changes from call to call
+    "TEXT", "END", "POSITION", "STOP", "OPEN", "STREAMS", "STRIDE", "WORDS", "SPANS", "BUFFER", "COUNTERS")])
+_NONE = np.empty((0, 2), np.int64)  # no spans
 
 
 def points(text: str) -> Points:
@@ -47,16 +48,21 @@ class _Scratch(threading.local):
     """A thread's memory for calls of the kernel. Nothing in it outlives one."""
 
     def __init__(self) -> None:
-        self._memory = {"streams": Memory(0), "buffer": Memory(0)}
+        self._blocks = {name: self._block(0) for name in ("streams", "buffer")}
         self._spans, self._table = Memory(16 * CAPACITY), Memory(Search.nbytes)
         self.spans, self.spans_address = self._spans.view(np.int64).reshape(-1, 2), self._spans.address
         self.table, self.table_address = self._table.view(np.int64), self._table.address
 
-    def sized(self, name: str, nbytes: int) -> Memory:
-        """Return `streams` or `buffer` with at least so many bytes."""
-        if self._memory[name].nbytes < nbytes:
-            self._memory[name] = Memory(nbytes)
-        return self._memory[name]
+    @staticmethod
+    def _block(nbytes: int) -> tuple[Memory, NDArray[np.uint8]]:
+        memory = Memory(nbytes)
+        return memory, memory.view(np.uint8)
+
+    def sized(self, name: str, nbytes: int) -> tuple[Memory, NDArray[np.uint8]]:
+        """Return `streams` or `buffer` with at least so many bytes, and these."""
+        if self._blocks[name][0].nbytes < nbytes:
+            self._blocks[name] = self._block(nbytes)
+        return self._blocks[name]
 
 
 _scratch = _Scratch()
@@ -106,16 +112,20 @@ class Automaton:
         words, scratch = self._words(len(text) - start), _scratch
         stride = 8 * (words + _VECTOR)  # an odd number of cache lines: streams would else displace each other
         size, buffer_size = stride * self._streams, 8 * (2 * _UNIT + self._loops)
-        streams = scratch.sized("streams", size + self.width // 8 + 8 * (_VECTOR + 2))
-        buffer, table, spans = scratch.sized("buffer", buffer_size), scratch.table, scratch.spans
+        streams, stream_bytes = scratch.sized("streams", size + self.width // 8 + 8 * (_VECTOR + 2))
+        buffer, buffer_bytes = scratch.sized("buffer", buffer_size)
+        table, spans = scratch.table, scratch.spans
         table[:] = self._table
         table[_CALL] = (text.ctypes.data, len(text), start, stop, is_open, streams.address, stride, words,
                         scratch.spans_address, buffer.address, buffer.address + 16 * _UNIT)
         count = self._kernel(scratch.table_address)
-        found = spans[:max(count, 0)].copy()
-        streams.view(np.uint8)[:size] = 0
-        buffer.view(np.uint8)[:buffer_size] = 0
-        spans[:len(found)] = 0
+        stream_bytes[:size] = 0
+        buffer_bytes[:buffer_size] = 0
+        if count:
+            found = spans[:max(count, 0)].copy()
+            spans[:len(found)] = 0
+        else:
+            found = _NONE
         if count < 0:
             raise EngineError("a redaction pattern's program is faulty", code="search-fault")
         return found, int(table[_POSITION])

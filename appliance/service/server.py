@@ -191,7 +191,8 @@ class Server(uvicorn.Server):
         self._tasks += map(loop.create_task, (
             checkpoints.make_checkpoints(audit, self._service.policy.audit.checkpoint_interval_ms, ready.lose_audit),
             checkpoints.expire(audit, ready.lose_audit),
-            checkpoints.record_counts(audit, ready.ample, ready.lose_audit)))
+            checkpoints.record_counts(audit, ready.ample, ready.lose_audit),
+            self._service.books.hold(self._service.policy.privacy.metrics_interval_ms)))
         self.started = True
         self.announce()
 

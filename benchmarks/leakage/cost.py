@@ -4,8 +4,10 @@ So many clients ask at once, again and again, for answers of one length. The tab
 policy the time to the first event with text and to the end, and the bytes of TLS of an answer. It
 also has tokens a second over all clients, and core-seconds: of the busy service for each answer,
 and of the idle one for each hour. Seconds are right only on an idle machine.
-Exit code 1 says that the strict
-policy has less than half of the open one's tokens a second.
+
+`tokens/s at most` is what a policy's interval allows, however fast the machine is: an answer has
+one token in each, and ends at a multiple of `total`. Exit code 1 says that the strict policy has
+less than half of the open one's tokens a second.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from appliance.cli import numbers
+from appliance.policy import Policy, load
+from appliance.service.admission.privacy import round_up
 from benchmarks import commandline, report
-from benchmarks.leakage.deployed import SETTINGS, lane, measured
+from benchmarks.leakage.deployed import SETTINGS, lane, measured, path_of
 from benchmarks.leakage.pairs import Maker
 from benchmarks.leakage.trials import Client
 from benchmarks.tenants.served import Served
@@ -90,13 +94,28 @@ def turn(setting: str, args: argparse.Namespace) -> Turn:
                     (busy - idle) * 3600 / IDLE_SECONDS)
 
 
+def bound(policy: Policy, clients: int, tokens: int) -> float | None:
+    """Return the most tokens a second that passes at a policy's interval give to so many clients;
+    None without an interval."""
+    times = policy.privacy.timing_padding
+    if times is None or not times.cadence_ms or not times.total_ms:
+        return None
+    answer_ms = round_up((tokens + 1) * times.cadence_ms, times.total_ms)  # a token comes at the end of its interval
+    return min(clients, policy.limits.concurrent_requests) * tokens * 1000 / answer_ms
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows in Markdown."""
     names = {"policy": "policy", "first_seconds": "first text, s", "seconds": "whole answer, s", "bytes": "bytes",
-             "tokens_per_second": "tokens/s", "core_seconds_per_answer": "core-seconds an answer",
+             "tokens_per_second": "tokens/s", "tokens_per_second_at_most": "tokens/s at most",
+             "core_seconds_per_answer": "core-seconds an answer",
              "idle_core_seconds_per_hour": "core-seconds an idle hour"}
     lines = [f"| {' | '.join(names.values())} |", f"|{'---|' * len(names)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(str(row[name]) for name in names)} |" for row in rows)])
+    return "\n".join([*lines, *(f"| {' | '.join(_cell(row[name]) for name in names)} |" for row in rows)])
+
+
+def _cell(value: Any) -> str:
+    return "–" if value is None else f"{value:.1f}" if isinstance(value, float) and value > 100 else str(value)
 
 
 def main() -> int:
@@ -112,7 +131,8 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path("build/bench"), metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
-    rows = [turn(setting, args).row(Path(setting).stem, args.tokens) for setting in args.policies]
+    rows = [{**turn(setting, args).row(Path(setting).stem, args.tokens), "tokens_per_second_at_most": bound(
+        load(path_of(setting)).policy, args.clients, args.tokens)} for setting in args.policies]
     found = {"rows": rows, "clients": args.clients, "tokens": args.tokens, "machine": report.machine(),
              "load_average": round(os.getloadavg()[0], 1)}
     print(json.dumps(found, indent=1) if args.json else table(rows))

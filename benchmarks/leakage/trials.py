@@ -20,6 +20,8 @@ IDLE_SECONDS = 5.0  # after which a connection is not used again
 MOST_LOST = 0.02  # of the trials may end without an answer
 AHEAD_SECONDS = 0.01  # that a neighbour's requests come before the trial's own
 PAUSE_SECONDS = 0.25  # before a request, at most: lanes whose answers take equally long would go on in step
+ROUND = 20  # trials of each pair, of which one half has the secret
+OK = 200  # the status of all trials but those of `refused`
 CHAT = "/v1/chat/completions"
 
 
@@ -44,6 +46,13 @@ class Seen:
     trials: list[Trial] = field(default_factory=list)
     metrics: list[tuple[float, str]] = field(default_factory=list)
     lost: int = 0
+    wrong: set[str] = field(default_factory=set)  # statuses that a pair does not compare, in words
+
+    def check(self, trial: Trial, reply: Reply) -> None:
+        """Note an answer in a refusal's place, or a refusal in an answer's. The pair then differs
+        in another thing than its name says, or in none."""
+        if (reply.status == OK) == (trial.pair == "refused" and trial.secret):
+            self.wrong.add(f"{trial.pair}: {reply.status} {reply.body[:200].decode(errors='replace').strip()}")
 
 
 def anyone() -> ssl.SSLContext:
@@ -118,7 +127,7 @@ class Lane:
         while waiting and time.monotonic() < until:
             trial = waiting.pop()
             try:
-                await self._trial(trial, PAIRS[trial.pair](self._make, trial.secret))
+                await self._trial(trial, PAIRS[trial.pair](self._make, trial.secret), seen)
             except (OSError, EOFError, ValueError):
                 seen.lost += 1
             else:
@@ -127,10 +136,10 @@ class Lane:
         for each in (self._client, *self._neighbours):
             each.close()
 
-    async def _trial(self, trial: Trial, asked: Asked) -> None:
+    async def _trial(self, trial: Trial, asked: Asked, seen: Seen) -> None:
         if asked.before is not None:
             await asyncio.sleep(self._pauses.uniform(0, PAUSE_SECONDS))
-            await self._client.ask(asked.before)
+            seen.check(trial, await self._client.ask(asked.before))
         await asyncio.sleep(self._pauses.uniform(0, PAUSE_SECONDS))
         trial.port, trial.lane = await self._client.ready(), self._number
         busy = [asyncio.create_task(client.ask(body))
@@ -139,6 +148,7 @@ class Lane:
         reply = await self._client.ask(asked.body)
         trial.asked, trial.ended, trial.status = reply.asked, reply.ended, reply.status
         trial.receipt = receipt_of(reply)
+        seen.check(trial, reply)
         await asyncio.gather(*busy)
 
 
@@ -152,15 +162,22 @@ async def _watch(port: int, seen: Seen) -> None:
 
 
 def drawn(pairs: Iterable[str], trials: int, draw: random.Random) -> list[Trial]:
-    """Return trials of pairs in random order, with secrets that are drawn for each."""
-    listed = [Trial(pair, draw.random() < 0.5) for pair in pairs for _ in range(trials)]
-    draw.shuffle(listed)
+    """Return trials of pairs in random order. Each `ROUND` of a pair has both secrets equally
+    often, so that a run which ends early has no more of one. A guess at it would be right too
+    often."""
+    pairs, listed = tuple(pairs), list[Trial]()
+    for begun in range(0, trials, ROUND):
+        count = min(ROUND, trials - begun)
+        some = [Trial(pair, number % 2 > 0) for pair in pairs for number in range(count)]
+        draw.shuffle(some)
+        listed += some
     return listed
 
 
 async def run(ports: Ports, lanes: int, waiting: list[Trial], *, model: str, receipts: bool, done: Callable[[], None],
               seconds: float, stream: bool = True) -> Seen:
-    """Run all trials. SystemExit if too many have no answer."""
+    """Run all trials. SystemExit if too many have no answer, or one has another status than its
+    pair compares."""
     seen = Seen()
     watching = asyncio.create_task(_watch(ports.own, seen))
     members = {} if stream else {"stream": False}
@@ -171,6 +188,9 @@ async def run(ports: Ports, lanes: int, waiting: list[Trial], *, model: str, rec
         await asyncio.sleep(2 * METRICS_SECONDS)
     finally:
         watching.cancel()
+    if seen.wrong:
+        raise SystemExit("these requests do not compare what their pair says; a model with more characters in a token, "
+                         f"or higher limits, may do: {'; '.join(sorted(seen.wrong))}")
     if seen.lost > MOST_LOST * (len(seen.trials) + seen.lost):
         raise SystemExit(f"{seen.lost} of {len(seen.trials) + seen.lost} requests have no answer")
     return seen

@@ -8,6 +8,7 @@ import gzip
 import ipaddress
 import json
 import random
+import re
 import time
 import unicodedata
 from collections import Counter, defaultdict
@@ -24,6 +25,7 @@ from appliance.detectors.candidates.row import Detector
 from appliance.detectors.folding import Folded
 from appliance.detectors.stream import Detection, DetectorStage
 from appliance.kernels.runtime.table import load
+from appliance.matching import Automaton, points
 from appliance.policy.schema import DETECTORS
 from appliance.policy.schema.patterns import bounds
 from appliance.service.admission.redaction import Redactor, Substitution, redact
@@ -251,6 +253,20 @@ def test_pieces_add_up_to_the_redacted_whole(parts: list[str], cuts: int) -> Non
     redactor = Redactor(rules)
     pieces = [redactor.feed(text[place:place + cuts]) for place in range(0, len(text), cuts)]
     assert redact(rules, text) == "".join([*pieces, redactor.finish()])
+
+
+OPENING = next(each for each in table.DETECTORS if each.opening)
+FISCAL = Automaton(OPENING.expression, load())
+
+
+@settings(max_examples=examples(300, 5000), deadline=None)
+@given(st.lists(st.sampled_from([*"RSMA850LlTx .-_é", "RSS", "MRA", "85T10", "rss mra 85t10 a562s"]), max_size=9))
+def test_an_opening_is_where_the_automaton_goes_on(parts: list[str]) -> None:
+    """The expression for a candidate's beginning finds the place from which the automaton's paths run into the end."""
+    text = "".join(parts)
+    paths = FISCAL.undecided(points(text), 0)
+    begun = re.search(OPENING.opening, text)
+    assert (int(paths[0]) if len(paths) else None) == (None if begun is None else begun.start())
 
 
 def test_channels_of_an_answer_are_redacted_apart() -> None:

@@ -42,6 +42,7 @@ ENFORCED_WHOLE = {
     "privacy.timing_padding.first_token", "privacy.timing_padding.total", "privacy.timing_padding.jitter",
     "privacy.timing_padding.cadence",
     "privacy.token_count_rounding", "privacy.size_padding", "privacy.redaction.fields", "privacy.redaction.apply_to",
+    "privacy.metrics_interval",
     "audit.timestamp_authority.root_sha256", "audit.timestamp_authority.url",
     "privacy.retention.audit", "privacy.redaction.pattern.regex", "privacy.redaction.pattern.replacement",
     "limits.prompt_tokens", "limits.generation_tokens", "limits.concurrent_requests", "limits.first_token_timeout",

@@ -12,6 +12,7 @@ import pytest
 from appliance.cli.main import main
 from appliance.policy import load, unenforced
 from benchmarks.leakage import bounds, deployed, features, pairs, relay, trials
+from benchmarks.tenants.wire import Reply
 
 ROOT = Path(__file__).parents[2]
 POLICIES = sorted([*ROOT.glob("policies/*.hcl"), *ROOT.glob("examples/**/*.hcl")])
@@ -73,6 +74,27 @@ def test_records_are_found_wherever_a_stream_is_cut() -> None:
         for place in range(0, len(data), step):
             records.feed(data[place:place + step])
         assert [size + 5 for size in sizes] == found
+
+
+def test_each_part_of_a_run_has_both_secrets() -> None:
+    """A run that ends early, wherever it does, has as many of one as of the other, but for a part of a round."""
+    listed = trials.drawn(["length", "topic"], 200, random.Random(1))
+    assert 400 == len(listed)
+    for end in range(400):
+        for pair in ("length", "topic"):
+            secrets = [each.secret for each in listed[end:] if each.pair == pair]
+            assert abs(2 * sum(secrets) - len(secrets)) <= trials.ROUND
+    assert listed != trials.drawn(["length", "topic"], 200, random.Random(2))
+
+
+@pytest.mark.parametrize(("pair", "secret", "status", "wrong"), [
+    ("cached", True, 200, False), ("cached", False, 400, True), ("refused", True, 404, False),
+    ("refused", False, 400, True), ("refused", True, 200, True)])
+def test_a_pair_compares_what_it_says(pair: str, secret: bool, status: int, wrong: bool) -> None:
+    """A prompt that is too long would be refused in both kinds, and tell nothing."""
+    seen = trials.Seen()
+    seen.check(trials.Trial(pair, secret), Reply(0.0, status, pieces=[(0.0, b"too long")]))
+    assert [f"{pair}: {status} too long"] * wrong == list(seen.wrong)
 
 
 def test_what_a_trial_shows() -> None:

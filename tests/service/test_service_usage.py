@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from appliance.service.counting.usage import RequestCounts
+from appliance.service.parts.wiring import Books
 from tests.support import waiting
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, sha256, write_policy
 
@@ -77,6 +80,40 @@ def test_who_sees_whose(server: Server) -> None:
         rows = _rows(server, key)
         assert {"user", "other"} == {row["tenant"] for row in rows}
         assert all((row["cached_tokens"] is None) == (row["tenant"] != own) for row in rows)
+
+
+def test_held_numbers_show_no_request(tmp_path: Path, tiny_model: Path) -> None:
+    """Within an interval a reader sees the same bytes of metrics, and no row of another's key; its own rows go on."""
+    policy = write_policy(tmp_path, {"tiny": tiny_model}, schema=2, privacy='metrics_interval = "1h"')
+    server = Server(policy, [tiny_model]).wait_ready()
+    try:
+        with server.http(AUDITOR_KEY) as http:
+            before = http.get("/metrics").content
+            server.client().completions.create(model="tiny", prompt="abc", max_tokens=1)
+            waiting.until(lambda: _rows(server, KEY), "a row of the key itself")
+            assert before == http.get("/metrics").content
+        assert {"user"}.isdisjoint(row["tenant"] for row in _rows(server, AUDITOR_KEY))
+    finally:
+        server.stop()
+
+
+def test_an_interval_ends() -> None:
+    """What was counted shows at the next multiple, metrics and usage at once."""
+    async def told() -> None:
+        books = Books()
+        task = asyncio.create_task(books.hold(200))
+        await asyncio.sleep(0)
+        books.metrics.ready.set(7)
+        books.ledger.add(b"key", "user", None, RequestCounts(1))
+        held = books.metrics.text(), books.ledger.rows(key=b"", everybody=True).data
+        assert b"appliance_ready 7" not in held[0]
+        assert [] == held[1]
+        while held[0] == books.metrics.text():
+            await asyncio.sleep(0.01)
+        assert b"appliance_ready 7" in books.metrics.text()
+        assert ["user"] == [row.tenant for row in books.ledger.rows(key=b"", everybody=True).data]
+        task.cancel()
+    asyncio.run(asyncio.wait_for(told(), 30))
 
 
 def test_refusals(server: Server) -> None:

@@ -12,7 +12,7 @@ from appliance.detectors.candidates.row import Candidate
 
 RUN = (r"(?a)(?:\+\(?|\(\+?)?\b[0-9](?:[0-9]|[ ./()-](?:[0-9]|[ ()-](?:[0-9]|[ (][0-9]))){5,150}(?:[Xx]\b|\b)")
 
-LEAD = 2  # characters of a run before its first digit, at most
+LEAD, LEAST = 2, 6  # characters of a run before its first digit, at most; and its digits, at least
 
 _JOINS = (".", "/", "-")
 

@@ -82,10 +82,12 @@ class Detector:
     expression: str
     find: Find
     needs: str = DIGITS  # each hit's candidate has one of these characters; empty: not known
+    least: int = 1  # how many of these each candidate has at least
     lead: int = 0  # characters of a candidate before the first of these, at most; 0: not known
     heads: tuple[str, ...] = ()  # each candidate begins with one of these, in small letters; empty: not known
     openings: tuple[str, ...] = ()  # how those of several words begin, with the space
     wakes: str = ""  # a word, with " .-" behind it, that has none of these is no more than a candidate's beginning
+    opening: str = ""  # an expression for a candidate, or its beginning, at a text's end; empty: not known
     group: str = ""  # another name, which chooses several detectors
 
     @property

@@ -61,4 +61,4 @@ def _valid(text: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Add
 
 
 ROWS = (Detector("ip-address", _SIX, _six, needs=":", lead=4, wakes=":"),
-        Detector("ip-address", _FOUR, _four, lead=1, wakes=DIGITS))
+        Detector("ip-address", _FOUR, _four, least=4, lead=1, wakes=DIGITS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from appliance.detectors.candidates import context
 from appliance.detectors.candidates.row import DIGITS, Candidate, Detector, Find, Span
@@ -50,28 +50,43 @@ def _finder(judge: Callable[[str], bool], words: context.ContextWords, alone: Ca
 
 
 def _row(name: str, expression: str, judge: Callable[[str], bool], words: str,
-         alone: Callable[[str], bool] = str.isupper, needs: str = DIGITS, lead: int = 0) -> Detector:
+         alone: Callable[[str], bool] = str.isupper, needs: str = DIGITS, least: int = 1, lead: int = 0,
+         opening: str = "") -> Detector:
     """Return a row. Without a word beside them, small letters are not enough, unless the check says
     so."""
     return Detector(name, rf"(?ai)\b(?:{expression})\b", _finder(judge, context.words(words), alone),
-                    needs, lead, wakes=needs, group=national.GROUP)
+                    needs, least, lead, wakes=needs, opening=opening, group=national.GROUP)
 
 
-_S, _N = "[ .-]?", "[0-9LMNP-V]"
+def _opening(parts: Sequence[str]) -> str:
+    """Return an expression for the first of these parts, and as many after it as there are, at a
+    text's end."""
+    expression = ""
+    for part in reversed(parts):
+        expression = f"(?:{part}{expression})?"
+    return rf"(?ai)\b{expression[:-1]}\Z"
+
+
+_S, _N, _L = "[ .-]?", "[0-9LMNP-V]", "[A-Z]"
+_FISCAL = (_L, _L, _L, _S, _L, _L, _L, _S, _N, _N, "[ABCDEHLMPRST]", _N, _N, _S, _L, _N, _N, _N, _S, _L)
 ROWS = (
     _row("fr-nir", f"[1-478]{_S}[0-9][0-9]{_S}(?:0[1-9]|[1-9][0-9]){_S}(?:[0-9][0-9]|2[AB]){_S}[0-9]{{3}}{_S}"
          f"[0-9]{{3}}{_S}[0-9][0-9]", _nir, "nir|securite sociale|insee|social|sozialversicherung", national.always,
-         lead=1),
-    _row("it-codice-fiscale", f"[A-Z]{{3}}{_S}[A-Z]{{3}}{_S}{_N}{_N}[ABCDEHLMPRST]{_N}{_N}{_S}[A-Z]{_N}{_N}{_N}{_S}"
-         "[A-Z]", _fiscal, "codice fiscale|fiscale|fiscal|tax", national.always, needs=""),
+         least=14, lead=1),
+    _row("it-codice-fiscale", "".join(_FISCAL), _fiscal, "codice fiscale|fiscale|fiscal|tax", national.always,
+         needs="", opening=_opening(_FISCAL)),
     _row("es-dni", f"(?:[0-9]{{8}}|[0-9][0-9]\\.[0-9]{{3}}\\.[0-9]{{3}}|[0-9][0-9] [0-9]{{3}} [0-9]{{3}}|"
          f"[XYZ]{_S}[0-9]{{7}}){_S}[{_CONTROL}]", _dni,
-         "dni|nie|nif|documento|identidad|identity|ausweis|identite|identita|identidade|पहचान|身份", lead=2),
+         "dni|nie|nif|documento|identidad|identity|ausweis|identite|identita|identidade|पहचान|身份", least=7,
+         lead=2),
     _row("uk-nino", f"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]{_S}[0-9][0-9]{_S}[0-9][0-9]{_S}[0-9][0-9]{_S}[A-D]", _nino,
-         "nino|ni number|ni no|insurance|versicherung|assurance|seguro|assicurazione|seguridad|बीमा|保险", lead=3),
+         "nino|ni number|ni no|insurance|versicherung|assurance|seguro|assicurazione|seguridad|बीमा|保险", least=6,
+         lead=3),
     _row("in-pan", f"[A-Z]{{3}}[ABCFGHJLPT][A-Z]{_S}[0-9]{{4}}{_S}[A-Z]", _pan,
-         "pan|permanent account|income tax|tax|steuer|fiscal|impuesto|imposto|पैन|कर|税", lead=6),
-    _row("br-cpf", r"[0-9]{3}\.[0-9]{3}\.[0-9]{3}[-/][0-9][0-9]", national.cpf, "cpf", national.always, lead=1),
+         "pan|permanent account|income tax|tax|steuer|fiscal|impuesto|imposto|पैन|कर|税", least=4,
+         lead=6),
+    _row("br-cpf", r"[0-9]{3}\.[0-9]{3}\.[0-9]{3}[-/][0-9][0-9]", national.cpf, "cpf", national.always, least=11,
+         lead=1),
     _row("br-cnpj", r"[A-Z0-9]{2}\.[A-Z0-9]{3}\.[A-Z0-9]{3}/[A-Z0-9]{4}-[0-9][0-9]", national.cnpj, "cnpj",
          national.always, lead=16),
     _row("br-cnpj", "[0-9A-Z]{12}[0-9][0-9]", national.cnpj, "cnpj|empresa", national.never, lead=12),

@@ -86,7 +86,8 @@ def _row(name: str, forms: tuple[str, ...], judge: Callable[[str], bool], words:
          alone: Callable[[str], bool]) -> Detector:
     found = numbers.forms(*forms)
     return Detector(name, numbers.RUN, _finder(found, judge, context.words(f"{words}|{_GENERAL}", "phone|tel|fax"),
-                                               alone), lead=numbers.LEAD, wakes=DIGITS, group=GROUP)
+                                               alone), least=numbers.LEAST, lead=numbers.LEAD, wakes=DIGITS,
+                    group=GROUP)
 
 
 def always(_text: str) -> bool:

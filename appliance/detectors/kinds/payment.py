@@ -60,4 +60,4 @@ def _find_iban(candidate: Candidate) -> Iterator[Span]:
 
 _IBANS = tuple(Detector("iban", _expression(lengths), _find_iban, lead=3, wakes=DIGITS) for lengths in (
     [each for each in _LENGTHS if each <= _SHORT], [each for each in _LENGTHS if each > _SHORT]))
-ROWS = (*_IBANS, Detector("credit-card", numbers.RUN, _find, lead=numbers.LEAD, wakes=DIGITS))
+ROWS = (*_IBANS, Detector("credit-card", numbers.RUN, _find, least=numbers.LEAST, lead=numbers.LEAD, wakes=DIGITS))

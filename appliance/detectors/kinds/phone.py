@@ -144,4 +144,4 @@ def _closed(text: str, start: int, end: int) -> int:
     return end if end == 0 or text[start] != "(" or ")" in text[start:end] else 0
 
 
-ROWS = (Detector("phone", numbers.RUN, _find, lead=numbers.LEAD, wakes=DIGITS),)
+ROWS = (Detector("phone", numbers.RUN, _find, least=numbers.LEAST, lead=numbers.LEAD, wakes=DIGITS),)

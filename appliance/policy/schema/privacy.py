@@ -104,6 +104,10 @@ class Privacy(Block):
     token_count_rounding: Annotated[int, Whole(1, 4096)] = Field(
         default=1, enforced_by="service/parts/wiring", description="Token counts in `usage`, metrics and the "
         "audit log are rounded up to multiples of this; 1: exact.")
+    metrics_interval_ms: Annotated[int, Duration("0ms", "24h")] = Field(
+        alias="metrics_interval", default=0, since=Since(2, 0), enforced_by="service/server", description="How often "
+        "metrics, and the usage of others' keys, change. Whoever reads them in between sees the same numbers, so that "
+        "they show no single request; 0ms: at each reading.")
     redaction: Redaction = Field(default_factory=Redaction, description="What is removed from requests and answers.")
     retention: Retention = Field(default_factory=Retention, description="How long state is kept.")
     auditor_key: Annotated[str | None, TaggedHex("x25519", 32)] = Field(

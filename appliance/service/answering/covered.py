@@ -34,7 +34,9 @@ class CoveredAnswer:
         """Yield them, each at its multiple."""
         task = asyncio.ensure_future(self._filler.run(self._answer.batches))
         try:
-            async for parcel in Parcels(self, self._answer.pacer, size, self._exchange.note).leave():
+            parcels = Parcels(self, self._answer.pacer, size, self._exchange.note)
+            async for parcel in parcels.leave():
+                self._exchange.departure.complete = parcels.over
                 yield parcel
         finally:
             task.cancel()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import Callable
 
 from litestar.enums import ScopeType
@@ -157,8 +156,10 @@ class Reply:
             if self._exchange.paced:
                 await self._exchange.pacer.hold_end()
             await self._leave(self._head)
+        if self.ended and self._exchange.departure.complete:
+            return
         body: bytes = message.get("body", b"")  # type: ignore[assignment]
-        more = bool(message.get("more_body", False))
+        more = bool(message.get("more_body", False)) and not self._exchange.departure.complete
         if not more:
             await self._record(recording.before_end)
         await self._pieces(self._held + body + (b"" if more else self._tail), more)
@@ -177,13 +178,16 @@ class Reply:
         """Send a refusal as the stream leaves that it was asked for."""
         head["headers"] = [each for each in head["headers"]  # type: ignore[typeddict-item,typeddict-unknown-key]
                            if each[0].lower() != b"content-length"]
-        end = functools.partial(self._record, recording.before_end)
+
+        async def end() -> None:
+            await self._record(recording.before_end)
+            self._exchange.departure.complete = True
+
         async for parcel in parcels.refusal(body, self._exchange.pacer, self._service.parcel or 1, end):
             if not self.started:
                 await self._leave(head)
-            await self._send({"type": "http.response.body", "body": parcel, "more_body": True})
-        self.ended = True
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            self.ended = self._exchange.departure.complete
+            await self._send({"type": "http.response.body", "body": parcel, "more_body": not self.ended})
 
     async def _record(self, write: Callable[[Wiring, Exchange], None]) -> None:
         try:

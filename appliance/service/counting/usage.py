@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Literal
 
@@ -88,6 +88,11 @@ class Ledger:
         self._now, self.since = now, int(now().timestamp())
         self._rows = OrderedDict[Row, RequestCounts]()
         self._tenants = dict[bytes, str]()
+        self._held: dict[Row, RequestCounts] | None = None  # the rows of others that are shown; None: the present ones
+
+    def hold(self) -> None:
+        """Show the present rows of others from now on."""
+        self._held = {row: replace(counts) for row, counts in self._rows.items()}
 
     def add(self, key: bytes, tenant: str, model: str | None, counts: RequestCounts) -> None:
         """Count a request of a key, by its SHA-256, on this day."""
@@ -105,7 +110,9 @@ class Ledger:
 
     def _selection(self, key: bytes, *, everybody: bool, days: int) -> Iterator[UsageRow]:
         today = self._today.toordinal()
-        for (day, whose, model), counts in self._rows.items():
+        own = {row: counts for row, counts in self._rows.items() if row[1] == key}
+        others = self._rows if self._held is None else self._held
+        for (day, whose, model), counts in {**others, **own}.items():
             if (everybody or whose == key) and day.toordinal() > today - days:
                 yield UsageRow(
                     day=day.isoformat(), tenant=self._tenants[whose], api_key_sha256=whose.hex(), model=model,

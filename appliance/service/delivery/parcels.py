@@ -73,6 +73,7 @@ class Parcels:
     _held: bytes = b""  # events that leave next, or what is left of them
     _last: _Run = field(default_factory=_Run)  # the last events, in whole parcels
     _noted = False      # the end is
+    over = False        # the next parcel is the last
 
     async def leave(self) -> AsyncIterator[bytes]:
         """Yield each at its multiple."""
@@ -88,7 +89,11 @@ class Parcels:
             else:
                 parcel, self._held = self._held[:self.size], self._held[self.size:]
                 parcel += cover(self.size - len(parcel))
-            yield await self._noted_last(parcel) if begun and not self._last else self._note(parcel)
+            if begun and not self._last:
+                parcel, self.over = await self._noted_last(parcel), True
+            else:
+                parcel = self._note(parcel)
+            yield parcel
 
     async def _fill(self, left: int) -> None:
         """Take what has come, so many multiples before one of `total`."""

@@ -79,6 +79,7 @@ class Departure:
 
     streaming: bool = False  # events are on their way, and pace themselves
     alike: bool = False  # a refusal leaves as a stream does
+    complete: bool = False  # what leaves next is the last of a stream: its end leaves with it
     cut_short: bool = False  # the service ends: nothing is held back any more
     spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded
     failed: Callable[[RequestError], bytes] = error_event  # the last event of a stream that cannot go on

@@ -84,6 +84,7 @@ class Metrics:
         self._gauges = [Gauge(name, words, labels, registry=self.registry) for name, words, labels in GAUGES]
         self._of_tenants: list[tuple[Gauge, Callable[[str], int]]] = []
         self._askers: frozenset[str] = frozenset()  # of whom these tell
+        self._held = b""  # the text of each scrape; empty: made anew
 
     def record(self, exchange: Exchange) -> None:
         """Count one request that was recorded."""
@@ -183,9 +184,13 @@ class Metrics:
         """Tokens of requests that ended in the last minute, for a second of it."""
         return sum(tokens for _, tokens in self._recent(model, kind)) / RATE_SECONDS
 
+    def hold(self) -> None:
+        """Give the present numbers to each scrape from now on."""
+        self._held = generate_latest(self.registry)
+
     def text(self) -> bytes:
         """The whole registry for a scrape."""
-        return generate_latest(self.registry)
+        return self._held or generate_latest(self.registry)
 
 
 def _has_state(readiness: Readiness, state: str) -> int:

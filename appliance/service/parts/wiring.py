@@ -3,7 +3,9 @@ wiring never changes; its parts do."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +61,15 @@ class Books:
     own_records: OwnRecords = field(default_factory=OwnRecords)
     answered: int = 0
     refusals: Counter[str] = field(default_factory=Counter)  # by code
+
+    async def hold(self, interval_ms: int) -> None:
+        """Hold metrics and usage as they are at each multiple of an interval from now on; 0: never.
+        """
+        begun, interval = time.monotonic(), interval_ms / 1000
+        while interval:
+            self.metrics.hold()
+            self.ledger.hold()
+            await asyncio.sleep(interval - (time.monotonic() - begun) % interval)
 
 
 @dataclass(frozen=True)

@@ -73,12 +73,15 @@ def _leave(source: Script, *, late: float = 0.0, slow: float = 0.0) -> list[tupl
     clock.now += late
 
     async def run() -> list[tuple[float, bytes]]:
-        found = []
+        found, ends = [], list[bool]()
         pacer = Pacer(Timing(GRID, TOTAL, cadence=0.01), arrived, clock=clock, sleep=clock.sleep)
-        async for parcel in Parcels(source, pacer, SIZE, lambda data: data).leave():
+        made = Parcels(source, pacer, SIZE, lambda data: data)
+        async for parcel in made.leave():
+            ends.append(made.over)
             found.append((round(clock.now - arrived, 6), parcel))
             source.left += 1
             clock.now += slow
+        assert [False] * (len(found) - 1) + [True] == ends  # the end of the stream leaves with the last
         return found
 
     return asyncio.run(run())
