@@ -107,7 +107,8 @@ def test_no_field_takes_foreign_text(event: str) -> None:
             assert (0 if needed else 1) == len(_records(sink))
 
 
-@given(event=st.text().filter(lambda text: text not in GOOD), name=st.text(min_size=1), value=st.one_of(st.text(), st.integers(), st.none(), st.booleans()))
+@given(event=st.text().filter(lambda text: text not in GOOD), name=st.text(min_size=1),
+       value=st.one_of(st.text(), st.integers(), st.none(), st.booleans()))
 def test_unknown_events_and_fields_are_never_written(event: str, name: str, value: Any) -> None:
     """Whatever is not in the schema is dropped, for any text at all."""
     log, sink = _log()
