@@ -81,9 +81,9 @@ def schema(words: Vocabularies, version: int = 1) -> Schema:
 
 
 def of_version_3(words: Vocabularies) -> Schema:
-    """The events that version 3 adds to version 2, and its further fields of the others: tenant and
-    request of a change, late passes of models, requests whose end is not named, and decisions of a
-    key broker."""
+    """The events that version 3 adds to version 2, and its further fields of the others. They tell
+    the tenant and request of a change, late passes, ends that are not named, and decisions of a key
+    broker."""
     proved: dict[str, Field] = {"platform": PLATFORM, "policy_sha384": DIGEST48, "nonce": DIGEST32}
     return {**{event: {"request": REQUEST_ID, "tenant?": words.tenants} for event in ASKED},
             "requests.counted": {"late_passes?": CountByWord(words.models)},

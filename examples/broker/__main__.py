@@ -1,6 +1,6 @@
-"""`python -m examples.broker CONFIG.toml`: read the rules, then serve until interrupted; SIGHUP reads
-them again.
+"""`python -m examples.broker CONFIG.toml`: read the rules, then serve until interrupted.
 
+SIGHUP reads them again.
 `check CONFIG.toml` only reads them. `wrap` and `overlap` have a help of their own.
 """
 
@@ -90,7 +90,7 @@ def _overlap(words: Sequence[str]) -> int:
     parser = _parser(" overlap", "Accept another policy or image beside those of today, which end at a time.")
     parser.add_argument("--until", metavar="TIME", type=datetime.fromisoformat, required=True,
                         help="when the rules of today end, as 2026-12-24T18:00:00Z")
-    parser.add_argument("--resource", metavar="NAME", help="of rules of this name alone")
+    parser.add_argument("--resource", metavar="NAME", help="only of rules of this name")
     for name in ("policy", "measurements"):
         parser.add_argument(f"--{name}", metavar="FILE", type=Path, help="of the rules that follow")
     args = parser.parse_args(words)

@@ -48,7 +48,7 @@ def add(config: Path, until: datetime, resource: str | None, policy: Path | None
 
 
 def _split(text: str) -> tuple[str, list[str]]:
-    """What stands before the rules, and each rule's text. A table of another kind behind a rule
+    """The text before the rules, and that of each rule. A table of another kind behind a rule
     would be copied with it, so none may stand there."""
     places = [found.start() for found in _RELEASE.finditer(text)]
     blocks = [text[start:end] for start, end in zip(places, [*places[1:], len(text)], strict=True)]

@@ -1,8 +1,8 @@
 """The broker's audit log, in the appliance's own format: `appliance audit verify` judges it.
 
 A decision is a record, on the disk before the answer leaves. It has digests and names of rules, and
-nothing of the peer's words. What was refused before any decision is counted by its code, and the
-counts are written with the next record.
+nothing of the peer's words. Refusals before any decision are counted by code, and the counts are
+written with the next record.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A nonce lives for a minute and is gone with the first attestation that names its session, whatever
 that says. There is a session only once evidence is authentic. The asker learns that it was refused
-and where to look; the reasons are in the broker's log. Rules can be exchanged while it runs: a
-session is decided by those that are in force when it asks for a key.
+and where to look; the reasons are in the broker's log. Rules can be exchanged while it runs. The
+rules in force when a session asks for a key decide.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def answer_in(additional: str) -> bytes:
 
 
 def _any(claims: Authentic) -> Claims:
-    """Claims of a session. What they say is the same, by whatever collateral they are authentic."""
+    """Claims of a session: all say the same, by whatever collateral they are authentic."""
     return next(iter(claims.values()))
 
 
@@ -391,8 +391,8 @@ class _Stream(TlsStream):
 
 
 def _identity(rules: Rules) -> tuple[Any, bytes]:
-    """The TLS context of the rules' certificate, and SHA-256 of its key. ConfigError for one that
-    no appliance of the rules would trust."""
+    """The TLS context of the rules' certificate, and SHA-256 of its key. ConfigError for a
+    certificate that no appliance of the rules would trust."""
     chain = shown.read(rules.certificate)
     shown.check(rules.certificate, chain, rules.rules, rules.now())
     return server_context(shown.read_key(rules.private_key, chain), chain), _spki_sha256(chain[0].public_key())

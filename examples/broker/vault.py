@@ -1,4 +1,4 @@
-"""A wrapping key in the transit engine of Vault, or of what speaks its API: the key never leaves it.
+"""A wrapping key in Vault's transit engine, or in a server with its API. The key never leaves it.
 
     POST /v1/MOUNT/decrypt/KEY    {"ciphertext": "vault:v1:…", "associated_data": "…"}
     200                           {"data": {"plaintext": "…"}}
@@ -33,7 +33,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @dataclass(frozen=True)
 class VaultWrapper:
     """A key of a transit engine. `ca`: the certificates that Vault's must lead to; None over plain
-    HTTP, which goes to this machine alone."""
+    HTTP, which only goes to this machine."""
 
     url: str
     mount: str

@@ -76,7 +76,7 @@ class FileWrapper:
         return base64.b64encode(salt + self._cipher(salt).encrypt(bytes(12), bytes(key), context)).decode()
 
     def unwrap(self, ciphertext: str, context: bytes) -> bytearray:
-        """Decrypt."""
+        """Decrypt by the salt that stands before the ciphertext."""
         raw = decoded(ciphertext, _SALT_BYTES + NBYTES + TAG_BYTES, str(self.path))
         plain = SecretBytes(NBYTES)
         try:
@@ -102,8 +102,8 @@ def decoded(ciphertext: str, nbytes: int, where: str) -> bytes:
 
 
 def private(path: Path) -> bytearray:
-    """What a file of mode 0600 has, without white space around it, for the caller to wipe: a PIN or
-    a token."""
+    """Read a PIN or a token from a file of mode 0600, without white space around it. The caller
+    wipes it."""
     try:
         descriptor, status = regularfile.open_file(path)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
