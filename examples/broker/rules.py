@@ -83,7 +83,7 @@ class Rule:
     until: datetime | None = None  # the rule ends then; None: when it is taken out
 
     def facts(self) -> dict[str, object]:
-        """The facts that decide, without places of files. Brokers with the same facts decide alike."""
+        """The facts that decide, without paths: brokers with the same facts decide alike."""
         measured = None if self.measured is None else hashlib.sha256(self.measured.to_json()).hexdigest()
         return {
             "resource": self.resource, "version": self.version, "platforms": sorted(self.platforms),
