@@ -25,6 +25,7 @@ REQUEST_ID = StringForm(r"req-[0-9a-f]{32}", 36, "request id made by the applian
 VERSION = StringForm(r"[0-9]+\.[0-9]+\.[0-9]+[a-z0-9.]{0,16}", 32, "version")
 TYPE_NAME = StringForm(r"[A-Za-z_][A-Za-z0-9_]*", 64, "name of an exception class")
 PLACE = StringForm(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*:[0-9]{1,6}", 128, "module and line of our code")
+FINDING = StringForm(r"[a-z][a-z0-9-]*", 40, "name of a finding")
 MICROSECONDS = Integer()
 STATUS = Integer(999)
 DIGEST16, SIGNATURE = hex_bytes(16), hex_bytes(64)
@@ -61,11 +62,12 @@ class Vocabularies:
         self.parameters = WordSet("the API's parameters")
         self.approvers = WordSet("the policy's approvers")
         self.witnesses = WordSet("the policy's witnesses")
+        self.resources = WordSet("the broker's keys")
 
     def all(self) -> tuple[WordSet, ...]:
         """Each vocabulary."""
         return (self.models, self.tenants, self.listeners, self.codes, self.endpoints, self.parameters,
-                self.approvers, self.witnesses)
+                self.approvers, self.witnesses, self.resources)
 
 
 Schema = Mapping[str, Mapping[str, Field]]
@@ -79,8 +81,10 @@ def schema(words: Vocabularies, version: int = 1) -> Schema:
 
 
 def of_version_3(words: Vocabularies) -> Schema:
-    """The events that version 3 adds to version 2, and its further fields of the others: tenant and
-    request of a change, late passes of models, and requests whose end is not named."""
+    """The events that version 3 adds to version 2, and its further fields of the others. They tell
+    the tenant and request of a change, late passes, ends that are not named, and decisions of a key
+    broker."""
+    proved: dict[str, Field] = {"platform": PLATFORM, "policy_sha384": DIGEST48, "nonce": DIGEST32}
     return {**{event: {"request": REQUEST_ID, "tenant?": words.tenants} for event in ASKED},
             "requests.counted": {"late_passes?": CountByWord(words.models)},
             "request.ended": {
@@ -89,7 +93,13 @@ def of_version_3(words: Vocabularies) -> Schema:
                 "outcome?": hex_bytes(detail.OUTCOME_NBYTES), "period?": Integer(), "sealed?": SEALED},
             "tenants.replaced": {
                 "tenants": Integer(), "list_version": Integer(), "revoked": Integer(), "generation": Integer(),
-                "tenant": words.tenants, "request": REQUEST_ID}}
+                "tenant": words.tenants, "request": REQUEST_ID},
+            "rules.loaded": {"rules": Integer(), "rules_sha256": DIGEST32},
+            "rules.refused": {"code": words.codes},
+            "release.granted": {"resource": words.resources, "key_version": Integer(), "release_spki_sha256": DIGEST32,
+                                **proved},
+            "release.denied": {"resource?": words.resources, "failed?": CountByWord(FINDING), **proved},
+            "releases.counted": {"seconds": Integer(), "refused": CountByWord(words.codes)}}
 
 
 def additions(words: Vocabularies) -> Schema:

@@ -1,21 +1,18 @@
-"""The broker's configuration and its decisions. Nothing is released that no rule names; a rule
-leaves nothing open.
-
-A configuration is a TOML file; README.md has one. Paths in it are relative to the file.
-"""
+"""The broker's decisions. Nothing is released that no rule names; a rule leaves nothing open.
+`config` reads the rules from a file."""
 
 from __future__ import annotations
 
-import sys
-import tomllib
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.attestation import evidence
-from appliance.attestation.case import measurements
 from appliance.attestation.case.expected import Expectations
 from appliance.attestation.case.machine import MachineList
 from appliance.attestation.case.measurements import Measurements
@@ -33,14 +30,12 @@ from appliance.attestation.tpm.judging.protection import Challenge
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.x509 import walks
+from appliance.codec.canonical import canonical
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
 from appliance.keys import document as keydocument
 from appliance.keys import policy_keys
-from appliance.keys.providers import FileKey
-from appliance.policy import Loaded, load
-from appliance.policy.bulletins import lines
-from appliance.secure.wipe import wipe
-from appliance.signed import machines
+from appliance.keys.providers import KeyProvider
+from appliance.policy import Loaded
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
 # The findings that every rule needs: each must hold, and "not checked" is a refusal.
@@ -52,7 +47,7 @@ Authentic = Mapping[Path | None, Claims]  # by folder of collateral
 
 
 class ConfigError(ApplianceError):
-    """A configuration that this broker does not start with."""
+    """A configuration that this broker does not start with, or does not take while it runs."""
 
     code = "broker-config"
 
@@ -63,13 +58,18 @@ class DeniedError(ApplianceError):
 
     code = "broker-denied"
 
+    def __init__(self, summary: str, failed: Mapping[str, int] | None = None) -> None:
+        """`failed`: names of what failed, and in how many rules."""
+        super().__init__(summary)
+        self.failed = dict(failed or {})
+
 
 @dataclass(frozen=True)
 class Rule:
     """The rule for one key: who may have it."""
 
     resource: str
-    key_file: Path
+    source: KeyProvider
     version: int
     platforms: frozenset[str]
     policy: Loaded
@@ -80,6 +80,22 @@ class Rule:
     waived: tuple[str, ...] = ()  # rules that may go unchecked, because the broker's rule says so
     ek_roots: EkRoots | None = None  # makers of TPMs; a TPM must then have taken a challenge
     machines: MachineList | None = None  # the list that the policy demands; None: it demands none
+    until: datetime | None = None  # the rule ends then; None: when it is taken out
+
+    def facts(self) -> dict[str, object]:
+        """The facts that decide, without paths: brokers with the same facts decide alike."""
+        measured = None if self.measured is None else hashlib.sha256(self.measured.to_json()).hexdigest()
+        return {
+            "resource": self.resource, "version": self.version, "platforms": sorted(self.platforms),
+            "policy_sha384": self.policy.digest.hex(),
+            "measurements_sha256": measured,
+            "self_test_sha384": None if self.self_test_sha384 is None else self.self_test_sha384.hex(),
+            "attestation_keys": sorted(each.hex() for each in self.attestation_keys), "waived": list(self.waived),
+            "challenged": self.ek_roots is not None, "until": None if self.until is None else self.until.isoformat()}
+
+    def ended(self, at: datetime) -> bool:
+        """Whether its time is over."""
+        return self.until is not None and at >= self.until
 
     @property
     def of_session(self) -> bool:
@@ -95,6 +111,8 @@ class Rule:
         """Check authentic claims against the rule. Raises DeniedError, which names the rules that
         failed. `activated`: what the TPM has shown in this session. `session`: the connection that
         the evidence came on."""
+        if self.ended(at):
+            raise DeniedError(f"{self.resource}: the rule ended at {self.until}", {"until": 1})
         measured = self.measured
         expected = Expectations(
             platforms=self.platforms, nonce=nonce, policy_sha384=self.policy.digest,
@@ -108,12 +126,12 @@ class Rule:
         findings = (*validate.validate(claims, expected).findings, *self._registers(claims, activated, at))
         if "revocation" in self.waived:
             findings = tuple(waived(each) for each in findings)
-        failed = [f"{each.rule}: {each.detail}" for each in findings if each.outcome == "fails"]
+        failed = [(each.rule, each.detail) for each in findings if each.outcome == "fails"]
         judged_rules = {each.rule for each in findings if each.outcome != "not checked"} | set(self.waived)
         decisive = (*ALWAYS, *DECISIVE[claims.platform], *self._asked(claims))
-        failed += [f"{rule}: not checked" for rule in decisive if rule not in judged_rules]
+        failed += [(rule, "not checked") for rule in decisive if rule not in judged_rules]
         if failed:
-            raise DeniedError(f"{self.resource}: {'; '.join(failed)}")
+            raise DeniedError(f"{self.resource}: {'; '.join(map(': '.join, failed))}", {name: 1 for name, _ in failed})
 
     def _asked(self, claims: Claims) -> tuple[str, ...]:
         challenged = self.ek_roots is not None and isinstance(claims.hardware, TpmClaims)
@@ -142,7 +160,7 @@ class Rule:
     def document(self) -> bytearray:
         """Read the key and its version, to be encrypted at once and wiped. Raises ModelKeyError if
         the file is not a key, or a key of another version."""
-        with FileKey(self.key_file, self.version, bare=True).key() as key:
+        with self.source.key() as key:
             return keydocument.make(key.data, self.version)
 
 
@@ -157,8 +175,16 @@ class Rules:
     private_key: Path
     log: Path | None
     rules: tuple[Rule, ...]
+    shared_secret: bytes | None = None  # of brokers behind one address
+    audit: Path | None = None
+    audit_key: Ed25519PrivateKey | None = None
     roots: Roots = VENDORS
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    @property
+    def sha256(self) -> bytes:
+        """The digest of what decides: brokers behind one address should have the same."""
+        return hashlib.sha256(canonical([rule.facts() for rule in self.rules])).digest()
 
     def authentic(self, given: evidence.Evidence) -> Authentic:
         """The claims of evidence by each rule's own collateral: what one rule knows to be revoked,
@@ -184,10 +210,11 @@ class Rules:
         if area is None or not area.attests:
             raise ForgedEvidenceError("the attestation key may do more than attest", code="tpm-ak-attributes")
         found: AttestationError | None = None
-        for roots in (rule.ek_roots for rule in self.rules if rule.ek_roots is not None):
+        now = self.now()
+        for roots in (rule.ek_roots for rule in self.rules if rule.ek_roots is not None and not rule.ended(now)):
             try:
                 others = [each for data in chain for each in walks.load(data, "EK chain")]
-                endorsement = tpm_ek.check(certificate, roots, others, at=self.now())
+                endorsement = tpm_ek.check(certificate, roots, others, at=now)
             except AttestationError as error:
                 found = error
                 continue
@@ -197,116 +224,21 @@ class Rules:
         return None
 
     def release(self, resource: str, claims: Authentic, nonce: bytes, release_spki_sha256: bytes,
-                activated: ChallengeOutcome | None = None, session: BrokerSession | None = None) -> bytearray:
-        """The key document of the first rule for `resource` that holds. Raises DeniedError if none
-        does.
-        """
-        reasons = []
+                activated: ChallengeOutcome | None = None, session: BrokerSession | None = None) -> Rule:
+        """The first rule for `resource` that holds. Raises DeniedError if none does."""
+        reasons, failed = list[str](), Counter[str]()
         for rule in self.rules:
             if rule.resource != resource:
                 continue
             if rule.collateral not in claims:
                 reasons.append(f"{resource}: the evidence is not authentic by the rule's collateral")
+                failed["collateral"] += 1
                 continue
             try:
                 rule.decide(claims[rule.collateral], nonce, release_spki_sha256, self.now(), activated, session)
             except DeniedError as error:
                 reasons.append(error.summary)
+                failed.update(error.failed)
                 continue
-            return rule.document()
-        raise DeniedError(" | ".join(reasons) or f"no rule releases {resource[:128]!r}")
-
-
-def read(path: Path, roots: Roots = VENDORS) -> Rules:
-    """The configuration in a file. Raises ConfigError, which names what is wrong in it."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    folder = path.parent
-    top = _Table(table, str(path), folder)
-    rules = tuple(_checked_rule(_Table(entry, f"{path}: release {number}", folder))
-                  for number, entry in enumerate(top.take("release", list, []), 1))
-    found = Rules(
-        host=top.take("host", str, "127.0.0.1"), port=top.take("port", int, 8443), certificate=top.path("certificate"),
-        private_key=top.path("private_key"), log=top.path("log", optional=True), rules=rules, roots=roots)
-    top.done()
-    return found
-
-
-def _checked_rule(table: _Table) -> Rule:
-    try:
-        return _rule(table)
-    except (OSError, ValueError, ApplianceError) as error:
-        raise ConfigError(str(error) if table.where in str(error) else f"{table.where}: {error}") from None
-
-
-def _rule(table: _Table) -> Rule:
-    policy = load(table.path("policy"))
-    platforms = frozenset(table.take("platforms", list))
-    for name in sorted(platforms):
-        if name not in policy.policy.tee.platforms:
-            raise ConfigError(f"{table.where}: platform {name!r} is none of the policy's")
-        if name in WEAK and not table.take(WEAK[name], bool, False):
-            raise ConfigError(f"{table.where}: platform {name} needs {WEAK[name]} = true",
-                              hint="simulated evidence proves nothing; of TPM evidence the host is trusted")
-    measured = table.path("measurements", optional=True)
-    if platforms - {"simulated"} and measured is None:
-        raise ConfigError(f"{table.where}: measurements is absent: which image may have the key?")
-    self_test, makers = table.take("self_test_sha384", str, None), table.path("ek_roots", optional=True)
-    rule = Rule(
-        resource=table.take("resource", str), key_file=table.path("key_file"), version=table.take("version", int),
-        platforms=platforms, policy=policy,
-        measured=None if measured is None else measurements.parse(measured.read_bytes()),
-        collateral=table.path("collateral", optional=True),
-        self_test_sha384=None if self_test is None else bytes.fromhex(self_test),
-        attestation_keys=frozenset(map(_fingerprint, table.take("attestation_keys", list, []))),
-        ek_roots=None if makers is None else collateral_folder.ek_roots(makers),
-        waived=("revocation",) if table.take("without_revocation", bool, False) else (),
-        machines=_machines(table, policy))
-    table.done()
-    for product in lines.accepted_without_root(rule.policy.policy):
-        print(f"warning: {rule.resource}: the policy accepts {product}, and {lines.ROOT_SEED_OUT[product]}",
-              file=sys.stderr, flush=True)
-    if not platforms or not 1 <= rule.version <= keydocument.LAST_VERSION:
-        raise ConfigError(f"{table.where}: at least one platform, and a version from 1")
-    wipe(rule.document())  # a key that cannot be read is found now, not when it is asked for
-    return rule
-
-
-def _machines(table: _Table, policy: Loaded) -> MachineList | None:
-    """The list of machines, as a verifier finds it."""
-    found = machines.machines_of(policy.policy, policy.path.parent, table.path("machines", optional=True))
-    if found is None and policy.policy.tee.evidence.machines is not None:
-        raise ConfigError(f"{table.where}: machines is absent: the policy demands listed ones",
-                          hint="name the signed list, or put it beside the policy")
-    return found
-
-
-def _fingerprint(text: object) -> bytes:
-    if not isinstance(text, str) or not text.startswith("sha256:") or len(digest := bytes.fromhex(text[7:])) != 32:
-        raise ValueError("attestation_keys: each is sha256: and 64 hex digits")
-    return digest
-
-
-class _Table:
-    """A TOML table from which each key is taken once; a key that is left over is an error."""
-
-    def __init__(self, table: Mapping[str, Any], where: str, folder: Path) -> None:
-        self._left, self.where, self._folder = dict(table), where, folder
-
-    def take(self, key: str, kind: type, *default: Any) -> Any:
-        if key not in self._left and default:
-            return default[0]
-        value = self._left.pop(key, None)
-        if not isinstance(value, kind):
-            raise ConfigError(f"{self.where}: {key} is absent or no {kind.__name__}")
-        return value
-
-    def path(self, key: str, *, optional: bool = False) -> Any:
-        value = self.take(key, str, *([None] if optional else []))
-        return None if value is None else self._folder / value
-
-    def done(self) -> None:
-        if self._left:
-            raise ConfigError(f"{self.where}: {', '.join(sorted(self._left))}: not known here")
+            return rule
+        raise DeniedError(" | ".join(reasons) or f"no rule releases {resource[:128]!r}", failed)

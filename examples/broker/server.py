@@ -1,8 +1,9 @@
 """The broker's HTTPS side: sessions, nonces used once, and the four steps of the KBS protocol.
 
-Standard library only. A nonce lives for a minute and is gone with the first attestation that
-names its session, whatever that says. There is a session only once evidence is authentic. The
-asker learns that it was refused and where to look; the reasons are in the broker's log.
+A nonce lives for a minute and is gone with the first attestation that names its session, whatever
+that says. There is a session only once evidence is authentic. The asker learns that it was refused
+and where to look; the reasons are in the broker's log. Rules can be exchanged while it runs. The
+rules in force when a session asks for a key decide.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from appliance.attestation.tpm.judging import validate as tpm_validate
 from appliance.attestation.tpm.judging.protection import Challenge
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.codec.printable import plain
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, AuditError, ModelKeyError
 from appliance.platforms import PLATFORMS
 from appliance.secure.wipe import wipe
 from appliance.tls import RELEASE_LABEL, TlsStream, server_context
 from examples.broker import jwe, shown
 from examples.broker.challenges import Challenges, Taken
-from examples.broker.rules import Authentic, DeniedError, Rules
+from examples.broker.records import Records
+from examples.broker.rules import Authentic, ConfigError, DeniedError, Rules
 
 MAX_BODY_BYTES, MAX_SESSIONS = 2 << 20, 256
 SESSION_SECONDS, SOCKET_SECONDS = 60, 20
@@ -78,8 +80,29 @@ class Broker:
 
     def __init__(self, rules: Rules) -> None:
         self._rules, self._sessions, self._lock = rules, dict[str, _Session](), threading.Lock()
-        self._challenges = Challenges()
+        self._challenges = Challenges(rules.shared_secret)
         self._token_key = Ed25519PrivateKey.generate()
+        self._records = None if rules.audit is None or rules.audit_key is None else Records(
+            rules.audit, rules.audit_key, rules)
+
+    def take(self, rules: Rules) -> None:
+        """Decide by other rules from now on. Raises AuditError where that cannot be recorded: then
+        the rules stay."""
+        if self._records is not None:
+            self._records.loaded(rules)
+        self._rules = rules
+        self.log("rules-loaded", rules=str(len(rules.rules)), sha256=rules.sha256.hex())
+
+    def keep(self, error: ApplianceError) -> None:
+        """Report rules that are not taken."""
+        self.log("rules-refused", code=error.code, reason=str(error))
+        if self._records is not None:
+            self._records.refused_rules(error.code)
+
+    def close(self) -> None:
+        """End the audit log."""
+        if self._records is not None:
+            self._records.close()
 
     def challenge(self, request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """A new session's id, and its challenge."""
@@ -149,11 +172,11 @@ class Broker:
                 raise _RefusedError(401, "an answer of a TPM beside other evidence")
             certificate, name = tpm_validate.endorsed(hardware)
         except ApplianceError as error:
-            self.log("refused", code=error.code, reason=error.summary)
+            self._refuse(error.code, error.summary)
             raise _RefusedError(401, f"the evidence is not accepted ({error.code})", logged=True) from None
         shown = ChallengeOutcome(name, certificate)
         if not hmac.compare_digest(self._challenges.tag(taken.nonce, answer, shown), taken.answer):
-            self.log("refused", code="tpm-activation", reason="ek-activation: the answer is not by the TPM of the EK "
+            self._refuse("tpm-activation", "ek-activation: the answer is not by the TPM of the EK "
                       "certificate that was announced, or the evidence is of another key")
             raise _RefusedError(401, "the TPM did not open the challenge (tpm-activation)", logged=True)
         return shown
@@ -164,35 +187,47 @@ class Broker:
         try:
             claims = self._rules.authentic(given)
         except ApplianceError as error:
-            self.log("refused", code=error.code, reason=error.summary)
+            self._refuse(error.code, error.summary)
             raise _RefusedError(401, f"the evidence is not accepted ({error.code})", logged=True) from None
         if any(each.platform != taken.platform for each in claims.values()):
             raise _RefusedError(401, "the evidence is of another kind of machine than was announced")
         if any(each.nonce != taken.nonce for each in claims.values()):
-            self.log("refused", code="nonce", reason="evidence for another nonce")
+            self._refuse("nonce", "evidence for another nonce")
             raise _RefusedError(401, "the evidence is for another nonce", logged=True)
         if any(each.session is not None and _connection(each) != here for each in claims.values()):
-            self.log("refused", code="session", reason="session: the evidence is of another connection "
-                      "than this one: somebody in between passed it on")
+            self._refuse("session", "session: the evidence is of another connection than this one: somebody in between "
+                         "passed it on")
             raise _RefusedError(401, "the evidence is of another connection (session)", logged=True)
         return claims
 
     def resource(self, name: str, resource: str) -> bytes:
-        """The JWE of a key, if a rule releases it."""
+        """The JWE of a key, if a rule releases it. Nothing is released that cannot be recorded."""
         with self._lock:
             self._forget()
             session = self._sessions.get(name)
         if session is None:
-            raise _RefusedError(401, "attest first")
+            raise _RefusedError(401, "attest first: a session is of the broker and the minute that attested it")
         try:
-            document = self._rules.release(resource, session.claims, session.nonce, _spki_sha256(session.release_key),
+            return self._decided(session, resource)
+        except (ModelKeyError, AuditError) as error:
+            self.log("unavailable", resource=resource[:128], code=error.code, reason=str(error))
+            raise _RefusedError(503, "the key cannot be had now; the broker's log says why", logged=True) from None
+
+    def _decided(self, session: _Session, resource: str) -> bytes:
+        try:
+            rule = self._rules.release(resource, session.claims, session.nonce, _spki_sha256(session.release_key),
                                            session.activated, session.connection)
         except DeniedError as error:
             self.log("denied", resource=resource[:128], reason=error.summary)
+            if self._records is not None:
+                self._records.denied(resource, _any(session.claims), error.failed)
             raise _RefusedError(403, "no rule of this broker releases it to this image and policy",
                                 logged=True) from None
+        document = rule.document()
         try:
-            self.log("released", resource=resource, policy=_policy(session.claims))
+            if self._records is not None:
+                self._records.released(rule, session.claims[rule.collateral], _spki_sha256(session.release_key))
+            self.log("released", resource=resource, policy=_any(session.claims).statement.policy_sha384)
             return jwe.encrypt(document, session.release_key)
         finally:
             wipe(document)
@@ -206,6 +241,12 @@ class Broker:
         parts = [{"alg": "EdDSA", "typ": "JWT"}, claims]
         text = ".".join(jwe.encode(json.dumps(part).encode()) for part in parts)
         return f"{text}.{jwe.encode(self._token_key.sign(text.encode()))}"
+
+    def _refuse(self, code: str, reason: str) -> None:
+        """Report evidence that is refused before any rule is asked."""
+        self.log("refused", code=code, reason=reason)
+        if self._records is not None:
+            self._records.count(code)
 
     def _forget(self) -> None:
         now = time.monotonic()
@@ -233,9 +274,9 @@ def answer_in(additional: str) -> bytes:
     return bytes.fromhex(json.loads(additional)[ACTIVATION]) if additional else b""
 
 
-def _policy(claims: Authentic) -> str:
-    """The policy's digest in a statement: the same, by whatever collateral it is authentic."""
-    return next(iter(claims.values())).statement.policy_sha384
+def _any(claims: Authentic) -> Claims:
+    """Claims of a session: all say the same, by whatever collateral they are authentic."""
+    return next(iter(claims.values()))
 
 
 def _spki_sha256(key: PublicKeyTypes) -> bytes:
@@ -288,7 +329,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _connection(self, nonce: bytes) -> BrokerSession:
         """This very connection: our key, and the exporter for the nonce."""
         stream: Any = self.connection
-        return BrokerSession(self.server.spki_sha256, stream.session.exporter(nonce, RELEASE_LABEL))
+        return BrokerSession(stream.spki_sha256, stream.session.exporter(nonce, RELEASE_LABEL))
 
     def _get(self) -> tuple[bytes, str | None]:
         prefix = "/kbs/v0/resource/"
@@ -343,6 +384,20 @@ class _Handler(BaseHTTPRequestHandler):
         self._tell("refused", plain(format % args, MAX_REASON))
 
 
+class _Stream(TlsStream):
+    """A connection, and SHA-256 of the key that was shown on it."""
+
+    spki_sha256 = b""
+
+
+def _identity(rules: Rules) -> tuple[Any, bytes]:
+    """The TLS context of the rules' certificate, and SHA-256 of its key. ConfigError for a
+    certificate that no appliance of the rules would trust."""
+    chain = shown.read(rules.certificate)
+    shown.check(rules.certificate, chain, rules.rules, rules.now())
+    return server_context(shown.read_key(rules.private_key, chain), chain), _spki_sha256(chain[0].public_key())
+
+
 class Server(ThreadingHTTPServer):
     """HTTPS on one address; `url` says which."""
 
@@ -350,18 +405,43 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, rules: Rules) -> None:
         """ConfigError for certificates that no appliance of the rules would trust."""
-        chain = shown.read(rules.certificate)
-        shown.check(rules.certificate, chain, rules.rules, rules.now())
-        self._tls = server_context(shown.read_key(rules.private_key, chain), chain)
+        self._identity = _identity(rules)
+        self._rules = rules
         super().__init__((rules.host, rules.port), _Handler)
         self.broker = Broker(rules)
-        self.spki_sha256 = _spki_sha256(chain[0].public_key())
+
+    def reload(self, read: Callable[[], Rules]) -> bool:
+        """Take rules and certificate anew, both or neither: a connection that is open keeps the
+        certificate that it has seen. Returns whether they were taken; the log says why not."""
+        try:
+            rules = read()
+            self._require_same_place(rules)
+            identity = _identity(rules)
+            self.broker.take(rules)
+        except (ApplianceError, OSError) as error:
+            self.broker.keep(error if isinstance(error, ApplianceError) else ConfigError(str(error)))
+            return False
+        self._identity, self._rules = identity, rules
+        return True
+
+    def _require_same_place(self, rules: Rules) -> None:
+        for name in ("host", "port", "log", "audit", "shared_secret"):
+            if getattr(rules, name) != getattr(self._rules, name):
+                raise ConfigError(f"{name} is another one", hint="start the broker again: only rules, certificate and "
+                                  "keys are taken while it runs")
+
+    def server_close(self) -> None:
+        """Close the address, and end the audit log."""
+        super().server_close()
+        self.broker.close()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands in the thread of the connection, so that a silent peer stops nobody else."""
         request.settimeout(SOCKET_SECONDS)
+        context, spki_sha256 = self._identity
         try:
-            secured = TlsStream(request, self._tls, server=True)
+            secured = _Stream(request, context, server=True)
+            secured.spki_sha256 = spki_sha256
         except OSError as error:
             self.broker.log("no-handshake", peer=str(client_address[0]),
                             reason=plain(error.strerror or type(error).__name__, MAX_REASON))
@@ -375,6 +455,11 @@ class Server(ThreadingHTTPServer):
         """Report a defect by its class, and nothing else. A broken connection is its peer's
         affair."""
         print(json.dumps({"event": "error", "class": type(sys.exception()).__name__}), file=sys.stderr, flush=True)
+
+    @property
+    def spki_sha256(self) -> bytes:
+        """SHA-256 of the key that new connections are shown."""
+        return self._identity[1]
 
     @property
     def url(self) -> str:

@@ -42,7 +42,8 @@ from appliance.keys.release.release import KeyRelease
 from appliance.policy import load
 from appliance.policy.schema.keys import KeySource
 from appliance.service.attesting import activation
-from examples.broker.rules import ConfigError, read
+from examples.broker.config import read
+from examples.broker.rules import ConfigError
 from examples.broker.server import Broker, _RefusedError
 from tests.attestation.test_tpm_trust import Machine, broker_rule
 from tests.fuzz import activation_fuzz, driver

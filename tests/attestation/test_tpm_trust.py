@@ -21,7 +21,8 @@ from appliance.client.reference import KnownImage, Reference, enrolled
 from appliance.client.verdict import EXIT_CODES, HOST_TRUSTED, NOT_MET, UNCHECKED, VERIFIED
 from appliance.errors import MalformedEvidenceError
 from appliance.policy import load
-from examples.broker.rules import ConfigError, DeniedError, Rule, read
+from examples.broker.config import read
+from examples.broker.rules import ConfigError, DeniedError, Rule
 from tests.attestation.test_collect_cloud import Azure
 from tests.support import fake_appliance as fake
 from tests.support import swtpm

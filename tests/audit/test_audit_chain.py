@@ -25,6 +25,7 @@ from tests.support import extent
 
 VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-2-vectors.json").read_text())
 ASKER = {"request": "req-" + "0a" * 16, "tenant": "acme"}
+PROVED = {"platform": "sev-snp", "policy_sha384": "ab" * 48, "nonce": DIGEST32}
 MORE: dict[str, dict[str, Any]] = {
     "log.opened": {"log": "0b" * 16, "epoch": 1, "version": "0.1.0", "audit_key_ed25519": DIGEST32,
                    "repaired_bytes": 0, "unchained": 0},
@@ -50,6 +51,11 @@ MORE: dict[str, dict[str, Any]] = {
     "audit.cosigned": {"witness": "w1", "size": 3, "cosigned_at": 1, "signature": "ab" * 64},
     "audit.timestamped": {"size": 3, "token": "ab" * 2000},
     "audit.expired": {"period": 1_800_000_000},
+    "rules.loaded": {"rules": 2, "rules_sha256": DIGEST32},
+    "rules.refused": {"code": "boot-failed"},
+    "release.granted": {"resource": "default/key/demo", "key_version": 4, "release_spki_sha256": DIGEST32, **PROVED},
+    "release.denied": {"resource": "default/key/demo", "failed": {"measurement": 1}, **PROVED},
+    "releases.counted": {"seconds": 60, "refused": {"boot-failed": 2}},
 }
 SEALED = {"period": 1_800_000_000, "sealed": "ab" * 528}  # in place of a record's own fields: test_audit_periods
 EXAMPLES = {event: {**GOOD.get(event, {}), **MORE.get(event, {}), **(SEALED if event in RETAINED else {})}
@@ -64,6 +70,7 @@ def _log(sink: Any) -> AuditLog:
     log.words.parameters.admit(["messages"])
     log.words.approvers.admit(["security"])
     log.words.witnesses.admit(["w1"])
+    log.words.resources.admit(["default/key/demo"])
     log.admit_codes(["boot-failed"])
     return log
 

@@ -107,12 +107,13 @@ def test_no_field_takes_foreign_text(event: str) -> None:
             assert (0 if needed else 1) == len(_records(sink))
 
 
-@given(event=st.text(), name=st.text(min_size=1), value=st.one_of(st.text(), st.integers(), st.none(), st.booleans()))
+@given(event=st.text().filter(lambda text: text not in GOOD), name=st.text(min_size=1),
+       value=st.one_of(st.text(), st.integers(), st.none(), st.booleans()))
 def test_unknown_events_and_fields_are_never_written(event: str, name: str, value: Any) -> None:
     """Whatever is not in the schema is dropped, for any text at all."""
     log, sink = _log()
     log.write(event)
-    assert b"" == sink.getvalue() or event in GOOD
+    assert b"" == sink.getvalue()
     sink.truncate(0)
     if name not in ("event", "self", *GOOD["request.done"]):
         log.write("service.draining", in_flight=1, **{name: value})

@@ -33,7 +33,8 @@ def _log(version: int = 3) -> tuple[AuditLog, io.BytesIO]:
     log = AuditLog(out, version=version)
     for words, word in ((log.words.models, "demo"), (log.words.tenants, "acme"), (log.words.listeners, "api"),
                         (log.words.parameters, "messages"), (log.words.approvers, "security"),
-                        (log.words.witnesses, "w1"), (log.words.codes, "boot-failed")):
+                        (log.words.witnesses, "w1"), (log.words.resources, "default/key/demo"),
+                        (log.words.codes, "boot-failed")):
         words.admit([word])
     if version == 3:
         log.begin(Chain(), Ed25519PrivateKey.generate())

@@ -33,7 +33,8 @@ from appliance.policy import load
 from appliance.policy.digest import host_data
 from examples.broker import challenges, server
 from examples.broker.challenges import Challenges
-from examples.broker.rules import ConfigError, read
+from examples.broker.config import read
+from examples.broker.rules import ConfigError
 from examples.broker.server import Broker, _RefusedError
 from tests.support import machine_lists, swtpm
 from tests.support.brokers import Authority

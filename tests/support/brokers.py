@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.policy import Loaded, load
-from examples.broker.rules import read
+from examples.broker.config import read
 from examples.broker.server import Server
 from tests.support import policies
 

@@ -81,7 +81,7 @@ class Reader:
             return there or process.poll() is not None
 
         try:
-            waiting.until(ready, str(until), lambda: said.stat().st_size)
+            waiting.until(ready, str(until), lambda: (said.stat().st_size, waiting.time_of_all(process.pid)))
             assert process.poll() is None, said.read_text(errors="replace")
             yield said
         finally:
