@@ -80,6 +80,7 @@ class Rule:
     waived: tuple[str, ...] = ()  # rules that may go unchecked, because the broker's rule says so
     ek_roots: EkRoots | None = None  # makers of TPMs; a TPM must then have taken a challenge
     machines: MachineList | None = None  # the list that the policy demands; None: it demands none
+    until: datetime | None = None  # the end of an overlap: from then on the rule releases nothing
 
     @property
     def of_session(self) -> bool:
@@ -95,6 +96,8 @@ class Rule:
         """Check authentic claims against the rule. Raises DeniedError, which names the rules that
         failed. `activated`: what the TPM has shown in this session. `session`: the connection that
         the evidence came on."""
+        if self.until is not None and at >= self.until:
+            raise DeniedError(f"{self.resource}: its rule ended at {self.until:%Y-%m-%dT%H:%M:%SZ}")
         measured = self.measured
         expected = Expectations(
             platforms=self.platforms, nonce=nonce, policy_sha384=self.policy.digest,
@@ -263,7 +266,7 @@ def _rule(table: _Table) -> Rule:
         attestation_keys=frozenset(map(_fingerprint, table.take("attestation_keys", list, []))),
         ek_roots=None if makers is None else collateral_folder.ek_roots(makers),
         waived=("revocation",) if table.take("without_revocation", bool, False) else (),
-        machines=_machines(table, policy))
+        machines=_machines(table, policy), until=_until(table))
     table.done()
     for product in lines.accepted_without_root(rule.policy.policy):
         print(f"warning: {rule.resource}: the policy accepts {product}, and {lines.ROOT_SEED_OUT[product]}",
@@ -272,6 +275,14 @@ def _rule(table: _Table) -> Rule:
         raise ConfigError(f"{table.where}: at least one platform, and a version from 1")
     wipe(rule.document())  # a key that cannot be read is found now, not when it is asked for
     return rule
+
+
+def _until(table: _Table) -> datetime | None:
+    """When a rule ends. TOML has times; a time without a zone would be read in that of the machine."""
+    found: datetime | None = table.take("until", datetime, None)
+    if found is not None and found.tzinfo is None:
+        raise ConfigError(f"{table.where}: until has no zone", hint="write it in UTC: until = 2026-12-01T12:00:00Z")
+    return None if found is None else found.astimezone(UTC)
 
 
 def _machines(table: _Table, policy: Loaded) -> MachineList | None:
