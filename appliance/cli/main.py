@@ -49,6 +49,7 @@ VERBS: dict[str, str] = {
     "collateral": "fetch what evidence needs to be verified, from AMD and Intel or a mirror",
     "verify": "tell whether an appliance is what a policy and measurements say, in hardware",
     "connect": "open a local port behind which is nothing but a verified appliance",
+    "drill": "rehearse an incident, such as a leaked key, and see that what should refuse does",
     "watch": "verify appliances on a schedule, and export verdicts and their age as metrics",
     "top": "show the load of a running appliance in a terminal",
     "console": "show a running appliance on one local page, for operators and auditors",

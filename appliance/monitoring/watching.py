@@ -43,7 +43,8 @@ class Watch(Collector):
     """Looks at appliances, again and again. Files of the reference are read anew for each round: a
     policy or collateral that was replaced counts from then on."""
 
-    def __init__(self, targets: Sequence[str], verifier: Callable[[], Verifier | Overlap], accept: Sequence[Status] = ()) -> None:
+    def __init__(self, targets: Sequence[str], verifier: Callable[[], Verifier | Overlap],
+                 accept: Sequence[Status] = ()) -> None:
         self.sights = [Sight(each) for each in targets]
         self._verifier, self._accept = verifier, accept
         self._ends: float | None = None  # when the first of the collateral at hand does
