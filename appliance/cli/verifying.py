@@ -90,8 +90,7 @@ def add_image(parser: argparse.ArgumentParser) -> None:
 
 
 def judge(args: argparse.Namespace) -> Verifier | Overlap:
-    """Return the verifier of these arguments, or that of two policies or images. Raises as `verifier`
-    does."""
+    """Return the verifier of these arguments, or the overlap of two. Raises as `verifier` does."""
     follows = args.next is not None or args.next_measurements is not None
     if follows != (args.until is not None):
         raise PolicyError("an overlap needs what is to follow, and an end", code="overlap-incomplete",
@@ -106,7 +105,7 @@ def judge(args: argparse.Namespace) -> Verifier | Overlap:
 
 
 def files(args: argparse.Namespace) -> list[Path]:
-    """Return all files of a reference, and those that may come beside them."""
+    """Return all files of a reference, with the signatures and approvals beside them."""
     named = [args.policy, args.measurements, args.next, args.next_measurements, args.approvals, args.machines]
     found = [each for each in named if each is not None]
     beside = [each.with_name(each.name + ending) for each in found for ending in (".sig", ".approvals")]

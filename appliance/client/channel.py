@@ -30,7 +30,7 @@ def _now() -> float:
 
 
 class ConnectionJudge(Protocol):
-    """Whatever judges connections, such as a `Verifier`."""
+    """A judge of connections, such as a `Verifier`."""
 
     def verify_connection(self, connection: Connection) -> Verdict:
         """The verdict on whoever answers on this connection."""

@@ -143,7 +143,7 @@ class Answer:
 
 
 class Courier(Protocol):
-    """Whatever sends requests to verified appliances, and chooses one of several."""
+    """A sender of requests, which chooses one of several verified appliances."""
 
     def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes, *,
              way: Way | None = None) -> Answer:

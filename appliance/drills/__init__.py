@@ -1,5 +1,5 @@
-"""Incidents, rehearsed: the commands of each guide in a folder that is thrown away, and whether what
-should refuse then does. Nothing here ships.
+"""Incidents, rehearsed in a folder that is thrown away: the commands of each guide, and whether the
+right things refuse afterwards. Nothing here ships.
 
 A rehearsal runs the commands themselves, each in a process of its own, and looks at their exit
 codes and words. It touches no deployment.

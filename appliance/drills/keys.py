@@ -46,7 +46,7 @@ def authority_key(scene: Scene) -> None:
     scene.policy("deployment.hcl", scene.key("authority.pem"))
     mine = {"acme": ("user", _sha256("sk-acme"))}
     scene.list("tenants.json", 1, mine, "authority.pem")
-    scene.step("Whoever has the key signs a list with keys of their own, and the policy takes it.")
+    scene.step("The thief signs a list with keys of their own, and the policy takes it.")
     scene.list("theirs.json", 9, {"mallory": ("admin", _sha256("sk-mallory"))}, "authority.pem")
     scene.run("tenants", "theirs.json", "--policy", "deployment.hcl")
     scene.step("Another authority is made; the policy pins it, and the list is signed again.")
@@ -61,7 +61,7 @@ def authority_key(scene: Scene) -> None:
 
 
 def builder_key(scene: Scene) -> None:
-    """The release log revokes what must not run any more; of the builder's key, clients pin another."""
+    """The release log revokes a policy or an image; clients pin another builder's key."""
     first = scene.policy("deployment.hcl", scene.key("authority.pem"))
     builder, other = scene.key("builder.pem"), scene.key("builder-2.pem")
     evidence.write(load(first), scene.folder / "evidence.json")

@@ -63,7 +63,7 @@ class DrillError(ApplianceError):
 
 @dataclass(frozen=True)
 class Materials:
-    """What a rehearsal is given of a deployment. `options`: those of `appliance verify`."""
+    """The files of a deployment that a rehearsal needs. `options`: those of `appliance verify`."""
 
     model: Path | None = None
     policy: Path | None = None

@@ -278,7 +278,7 @@ def _rule(table: _Table) -> Rule:
 
 
 def _until(table: _Table) -> datetime | None:
-    """When a rule ends. TOML has times; a time without a zone would be read in that of the machine."""
+    """The time at which a rule ends, in UTC; None without one."""
     found: datetime | None = table.take("until", datetime, None)
     if found is not None and found.tzinfo is None:
         raise ConfigError(f"{table.where}: until has no zone", hint="write it in UTC: until = 2026-12-01T12:00:00Z")

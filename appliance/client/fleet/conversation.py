@@ -37,7 +37,7 @@ def key(method: str, headers: Iterable[tuple[str, str]], body: bytes) -> bytes |
 
 
 def _begin(asked: dict[str, Any]) -> Any:
-    """What a conversation begins with; None where nothing tells."""
+    """The beginning of a conversation; None where nothing tells."""
     if isinstance(prompt := asked.get("prompt"), str):
         return prompt[:TEXT]
     for name in _LISTS:

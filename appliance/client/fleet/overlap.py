@@ -1,7 +1,7 @@
 """Two references for the time of a change: either will do until a stated time, and then the next
 one only.
 
-What the release log revokes is refused at once, as by any verifier.
+The release log counts as for any verifier: a revoked policy or image is refused at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Overlap:
                  clock: Callable[[], datetime] = now) -> None:
         self.until = until
         self._old, self._new, self._clock = old, new, clock
-        self._first = new  # the one that held last: it is asked first
+        self._first = new  # by which the last verdict held: it is asked first
 
     @property
     def over(self) -> bool:

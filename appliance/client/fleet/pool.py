@@ -1,8 +1,8 @@
-"""Several appliances as one: each is verified by itself, requests are spread over those that are, and
-a conversation stays where its prefix is.
+"""Several appliances as one. Each is verified by itself, requests are spread over verified machines,
+and a conversation stays where its prefix is.
 
 A request goes to another appliance only where the first has refused it as a whole, or could not be
-verified. What broke off half-way is never sent twice: the SDK decides.
+verified. A request that broke off half-way is never sent twice: the SDK decides.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOST = "connection-lost"
 
 
 class FleetJudge(Protocol):
-    """What judges each appliance of a fleet. Verdicts of another `generation` are not used."""
+    """The judge of each appliance of a fleet. Verdicts of another `generation` are not used."""
 
     @property
     def generation(self) -> int:
@@ -70,8 +70,8 @@ class Member:
 class Fleet:
     """Sends each request to one of several verified appliances; safe to call from several threads.
 
-    `life`, `accept` and `tell` are those of `Channel`. Those that are expected next go before those
-    of an overlap, so that requests move over when the first of them is verified.
+    `life`, `accept` and `tell` are those of `Channel`. Machines under the next policy go before
+    machines of an overlap, so that requests move over when the first is verified.
     """
 
     def __init__(self, judge: FleetJudge, endpoints: Sequence[Endpoint], *, life: float = LIFE_SECONDS,
@@ -109,7 +109,7 @@ class Fleet:
         return None
 
     def watch(self, seconds: float = LOOK_SECONDS) -> None:
-        """Verify again and again, in threads of its own, those that are lost or are to be followed."""
+        """Verify lost machines, and machines of an overlap, again and again in threads."""
         for member in self.members:
             threading.Thread(target=self._watch, args=(member, seconds), daemon=True).start()
 
@@ -168,8 +168,8 @@ class Fleet:
         return answer
 
     def _judged(self, member: Member, refusal: Refusal, count: int) -> Refusal:
-        """Return a refusal after which the next member may be asked. Raises one of a request that may
-        have arrived."""
+        """Return a refusal after which the next member may be asked. Raises the refusal of a request
+        that may have arrived."""
         if refusal.kind == "appliance_not_verified":
             self._drop(member)
             return refusal

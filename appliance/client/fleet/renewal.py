@@ -1,7 +1,7 @@
 """A judge by files that may change while it is used: policies, measurements, the release log.
 
-`connect` runs for months. What the builder's log revokes, and what a new revocation list names, is
-to be refused without a restart.
+`connect` runs for months. A revocation by the builder's log, or in a new list of certificates, counts
+without a restart.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Renewal:
 
 
 def _stamps(files: Iterable[Path]) -> tuple[tuple[str, int, int, int], ...]:
-    """What shows that a file was changed or exchanged; of a folder, of each file in it."""
+    """Marks of files, and of each file in a folder: a changed or exchanged file has another."""
     found = []
     for path in files:
         for each in sorted(path.iterdir()) if path.is_dir() else [path]:
