@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("name", metavar="NAME", nargs="?", choices=sorted(DRILLS),
                         help=f"one of {', '.join(sorted(DRILLS))} (default: list them)")
-    parser.add_argument("options", metavar="OPTION", nargs="*",
-                        help="after --: what appliance verify takes for the evidence of tcb-recall")
+    parser.add_argument("--verify", metavar="OPTIONS", type=shlex.split, default=[],
+                        help="the options of appliance verify for that evidence, in one word")
     parser.add_argument("--model", metavar="FILE", type=Path, help="a model in GGUF, for leaked-api-key")
     parser.add_argument("--policy", metavar="FILE", type=Path, help="the policy in force, for tcb-recall")
     parser.add_argument("--evidence", metavar="FILE", type=Path, help="evidence of a machine, for tcb-recall")
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _rehearse(args: argparse.Namespace) -> int:
     drill = DRILLS[args.name]
-    given = Materials(args.model, args.policy, args.evidence, tuple(args.options))
+    given = Materials(args.model, args.policy, args.evidence, tuple(args.verify))
     with tempfile.TemporaryDirectory(prefix="appliance-drill-") as folder:
         scene = Scene(Path(folder), given, (lambda _: None) if args.json else (lambda line: print(line, flush=True)),
                       _forked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -50,8 +51,8 @@ def recalled(tmp_path: Path) -> list[str]:
         data = running[0].attestor.attest(bytes(32)).to_json()
     (tmp_path / "evidence.json").write_bytes(data)
     at = words.index("--policy")
-    return ["--policy", words[at + 1], "--evidence", str(tmp_path / "evidence.json"), "--json", "--",
-            *words[:at], *words[at + 2:]]
+    return ["--policy", words[at + 1], "--evidence", str(tmp_path / "evidence.json"), "--json",
+            f"--verify={shlex.join([*words[:at], *words[at + 2:]])}"]
 
 
 def test_a_recall(recalled: list[str]) -> None:
@@ -62,7 +63,7 @@ def test_a_recall(recalled: list[str]) -> None:
 
 def test_a_machine_that_was_not_good_before(recalled: list[str]) -> None:
     """A rehearsal that does not begin with a good verdict proves nothing, and says so."""
-    code, told = _drill("tcb-recall", *recalled[:-2])  # judged by today, when its certificates are out of time
+    code, told = _drill("tcb-recall", *recalled[:-1], recalled[-1].partition(" --at ")[0])  # judged by today, when its certificates are out of time
     assert (1, False) == (code, told["held"])
 
 
