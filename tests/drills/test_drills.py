@@ -63,7 +63,8 @@ def test_a_recall(recalled: list[str]) -> None:
 
 def test_a_machine_that_was_not_good_before(recalled: list[str]) -> None:
     """A rehearsal that does not begin with a good verdict proves nothing, and says so."""
-    code, told = _drill("tcb-recall", *recalled[:-1], recalled[-1].partition(" --at ")[0])  # judged by today, when its certificates are out of time
+    today = recalled[-1].partition(" --at ")[0]  # when its certificates are out of time
+    code, told = _drill("tcb-recall", *recalled[:-1], today)
     assert (1, False) == (code, told["held"])
 
 

@@ -1,5 +1,5 @@
-"""Several appliances as one. Each is verified by itself, requests are spread over verified machines,
-and a conversation stays where its prefix is.
+"""Several appliances as one. Each is verified by itself, requests are spread over verified
+machines, and a conversation stays where its prefix is.
 
 A request goes to another appliance only where the first has refused it as a whole, or could not be
 verified. A request that broke off half-way is never sent twice: the SDK decides.
@@ -168,8 +168,8 @@ class Fleet:
         return answer
 
     def _judged(self, member: Member, refusal: Refusal, count: int) -> Refusal:
-        """Return a refusal after which the next member may be asked. Raises the refusal of a request
-        that may have arrived."""
+        """Return a refusal after which the next member may be asked. Raises the refusal of a
+        request that may have arrived."""
         if refusal.kind == "appliance_not_verified":
             self._drop(member)
             return refusal

@@ -1,7 +1,7 @@
 """A judge by files that may change while it is used: policies, measurements, the release log.
 
-`connect` runs for months. A revocation by the builder's log, or in a new list of certificates, counts
-without a restart.
+`connect` runs for months. A revocation by the builder's log, or in a new list of certificates,
+counts without a restart.
 """
 
 from __future__ import annotations

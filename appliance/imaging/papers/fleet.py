@@ -1,5 +1,4 @@
-"""The objects beside a fleet of machines in a cluster: who may reach them, how many may be away,
-when more are started, and a way in that leaves TLS whole.
+"""The objects beside a fleet in a cluster: network policy, disruption budget, autoscaler, gateway.
 
 Source: Kubernetes `networking.k8s.io/v1`, `policy/v1`, `autoscaling/v2`; Gateway API
 `gateway.networking.k8s.io`: `v1` Gateway, `v1alpha2` TLSRoute. A gateway that ended TLS would be
@@ -25,8 +24,8 @@ _HTTPS, _DNS = 443, 53
 
 @dataclass(frozen=True)
 class FleetOptions:
-    """The objects to render beside machines. `gateway`: a GatewayClass; `hostname`: the name in clients'
-    URLs."""
+    """The objects to render beside machines. `gateway`: a GatewayClass; `hostname`: the name in
+    clients' URLs."""
 
     guarded: bool = False            # a NetworkPolicy, and a PodDisruptionBudget for several machines
     max_replicas: int | None = None  # an autoscaler starts up to so many
