@@ -1,4 +1,4 @@
-"""`appliance connect URL`: a local port behind which is nothing but an appliance that was verified
+"""`appliance connect URL…`: a local port behind which is nothing but appliances that were verified
 just now."""
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import threading
 from types import FrameType
 
 from appliance.cli import numbers, signals, verifying
-from appliance.client import Channel, Verdict, target
+from appliance.client import Verdict, target
 from appliance.client.channel import LIFE_SECONDS
+from appliance.client.fleet.pool import Fleet
+from appliance.client.fleet.renewal import Renewal
 from appliance.client.proxy import Proxy, check_address, diverted
-from appliance.errors import AttestationError
+from appliance.errors import ApplianceError, AttestationError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("url", metavar="URL", help="https://HOST:PORT, vsock://CID:PORT, or "
-                        "http://127.0.0.1:PORT (simulated)")
+    parser.add_argument("urls", metavar="URL", nargs="+", help="https://HOST:PORT, vsock://CID:PORT, or "
+                        "http://127.0.0.1:PORT (simulated); of several, each is verified, and requests are spread")
     verifying.add_reference(parser)
+    verifying.add_overlap(parser)
     parser.add_argument("--listen", metavar="ADDRESS:PORT", type=numbers.address(0, "127.0.0.1:8080"),
                         default=("127.0.0.1", 0),
                         help="the loopback address and port to listen on (default: 127.0.0.1 and a free port)")
@@ -41,38 +44,64 @@ def _warn(other: str, *, as_json: bool) -> None:
           f"warning[environment-proxy]: {said}\n  hint: {hint}", file=sys.stderr, flush=True)
 
 
+class _Teller:
+    """Prints verdicts: each of one appliance, and of several only what is another than before."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._json, self._several = args.json, len(args.urls) > 1
+        self._lock = threading.Lock()
+        self.first: dict[str, Verdict] = {}
+        self._last: dict[str, tuple[str, str, bytes]] = {}
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Print a verdict."""
+        with self._lock:
+            self.first.setdefault(verdict.target, verdict)
+            word = (verdict.status, verdict.code, verdict.policy_sha384)
+            if self._several and self._last.get(verdict.target) == word:
+                return
+            self._last[verdict.target] = word
+            print(json.dumps({"event": "verdict", **verdict.as_json()}) if self._json else verdict,
+                  file=sys.stderr, flush=True)
+
+    def error(self, error: ApplianceError, code: int) -> None:
+        """Print an error."""
+        print(json.dumps({"event": "error", "exit_code": code, **error.as_json()}) if self._json else
+              f"error[{error.code}]: {error}", file=sys.stderr, flush=True)
+
+
 def run(args: argparse.Namespace) -> int:
     """Verify once; then listen until a signal comes."""
     check_address(args.listen[0])
-    verdicts: list[Verdict] = []
-
-    def tell(verdict: Verdict) -> None:
-        verdicts.append(verdict)
-        print(json.dumps({"event": "verdict", **verdict.as_json()}) if args.json else verdict, file=sys.stderr,
-              flush=True)
-
-    channel = Channel(verifying.verifier(args), target.endpoint(args.url), life=args.life,
-                      accept=verifying.accepted(args), tell=tell)
+    endpoints = list(dict.fromkeys(map(target.endpoint, args.urls)))
+    teller = _Teller(args)
+    judge = Renewal(lambda: verifying.judge(args), verifying.files(args), tell=lambda error: teller.error(error, 2))
+    fleet = Fleet(judge, endpoints, life=args.life, accept=verifying.accepted(args), tell=teller.verdict)
     try:
-        channel.verify()
+        fleet.verify()
     except AttestationError as error:
-        if not verdicts:
+        first = teller.first.get(str(endpoints[0]))
+        if first is None:
             raise
-        code = verdicts[-1].exit_code
-        print(json.dumps({"event": "error", "exit_code": code, **error.as_json()}) if args.json else
-              f"error[{error.code}]: {error}", file=sys.stderr)
-        return code
-    with Proxy(channel, *args.listen) as proxy:
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            threading.Thread(target=proxy.shutdown, daemon=True).start()
-
-        for number in signals.ENDING:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                signal.signal(number, stop)
-        print(json.dumps({"event": "ready", "listening": proxy.url}) if args.json else f"ready: {proxy.url}/v1",
-              file=sys.stderr, flush=True)
-        if (other := diverted(proxy.url)) is not None:
-            _warn(other, as_json=args.json)
-        proxy.serve_forever(poll_interval=0.2)
-    channel.close()
+        teller.error(error, first.exit_code)
+        return first.exit_code
+    if len(endpoints) > 1 or args.until is not None:
+        fleet.watch()
+    with Proxy(fleet, *args.listen) as proxy:
+        _serve(proxy, as_json=args.json)
+    fleet.close()
     return 0
+
+
+def _serve(proxy: Proxy, *, as_json: bool) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=proxy.shutdown, daemon=True).start()
+
+    for number in signals.ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, stop)
+    print(json.dumps({"event": "ready", "listening": proxy.url}) if as_json else f"ready: {proxy.url}/v1",
+          file=sys.stderr, flush=True)
+    if (other := diverted(proxy.url)) is not None:
+        _warn(other, as_json=as_json)
+    proxy.serve_forever(poll_interval=0.2)

@@ -50,6 +50,7 @@ VERBS: dict[str, str] = {
     "verify": "tell whether an appliance is what a policy and measurements say, in hardware",
     "connect": "open a local port behind which is nothing but a verified appliance",
     "fleet": "say which machines of a fleet fail, why and when, by stored evidence and a what-if",
+    "drill": "rehearse an incident, such as a leaked key, and see that what should refuse does",
     "watch": "verify appliances on a schedule, and export verdicts and their age as metrics",
     "top": "show the load of a running appliance in a terminal",
     "console": "show a running appliance on one local page, for operators and auditors",

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="https://HOST:PORT, vsock://CID:PORT, http://127.0.0.1:PORT (simulated), or a file of "
                         "evidence in JSON")
     verifying.add_reference(parser)
+    verifying.add_overlap(parser)
     parser.add_argument("--at", metavar="TIME", type=verifying.time, help="judge by this time (default: now)")
     parser.add_argument("--nonce", metavar="HEX", type=_nonce,
                         help="the nonce that the evidence must answer, 16 to 64 bytes: a URL is asked with it, such as "
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _judge(args: argparse.Namespace) -> Verdict:
-    judge = verifying.verifier(args)
+    judge = verifying.judge(args)
     if target.is_url(args.target):
         return judge.verify(args.target, nonce=args.nonce, at=args.at)
     return judge.verify_file(Path(args.target), nonce=args.nonce, at=args.at)

@@ -12,6 +12,7 @@ from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.trust.unsafe import with_roots
 from appliance.cli import feeds
 from appliance.client import Verifier
+from appliance.client.fleet.overlap import Overlap
 from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status
 from appliance.errors import PolicyError
 
@@ -35,6 +36,17 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="FILE", type=Path, required=True,
                         help="the deployment policy, or its copy without tenants")
     add_image(parser)
+
+
+def add_overlap(parser: argparse.ArgumentParser) -> None:
+    """Declare what is to follow, while both will do."""
+    change = parser.add_argument_group("while a deployment changes")
+    change.add_argument("--next", metavar="FILE", type=Path,
+                        help="the policy that is to follow: either will do until --until, and then this one only")
+    change.add_argument("--next-measurements", metavar="FILE", type=Path,
+                        help="the measurements of the image that is to follow (default: --measurements)")
+    change.add_argument("--until", metavar="TIME", type=time,
+                        help="the end of the overlap, such as 2026-12-01T12:00:00Z")
 
 
 def add_image(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +89,30 @@ def add_image(parser: argparse.ArgumentParser) -> None:
                         help="believe a TPM quote by any key: it is then anybody's word")
     unsafe.add_argument("--unsafe-root", metavar="CERT", type=Path, action="append", default=[],
                         help="believe another root (ARK, Intel-shaped or TPM) as well; every verdict says so")
+
+
+def judge(args: argparse.Namespace) -> Verifier | Overlap:
+    """Return the verifier of these arguments, or the overlap of two. Raises as `verifier` does."""
+    follows = args.next is not None or args.next_measurements is not None
+    if follows != (args.until is not None):
+        raise PolicyError("an overlap needs what is to follow, and an end", code="overlap-incomplete",
+                          hint="give both: --next FILE (or --next-measurements FILE) and --until TIME")
+    if not follows:
+        return verifier(args)
+    following = argparse.Namespace(**vars(args))
+    following.policy, following.measurements = args.next or args.policy, args.next_measurements or args.measurements
+    if args.next is not None:
+        following.approvals = following.machines = None  # those beside it: the others are of the policy before
+    return Overlap(verifier(args), verifier(following), args.until)
+
+
+def files(args: argparse.Namespace) -> list[Path]:
+    """Return all files of a reference, with the signatures and approvals beside them."""
+    named = [args.policy, args.measurements, args.next, args.next_measurements, args.approvals, args.machines]
+    found = [each for each in named if each is not None]
+    beside = [each.with_name(each.name + ending) for each in found for ending in (".sig", ".approvals")]
+    folders = [each for each in (args.releases, args.collateral, args.ek_roots) if each is not None]
+    return [*found, *beside, *folders]
 
 
 def verifier(args: argparse.Namespace) -> Verifier:

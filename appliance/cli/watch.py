@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("urls", metavar="URL", nargs="+",
                         help="https://HOST:PORT, vsock://CID:PORT, or http://127.0.0.1:PORT (simulated)")
     verifying.add_reference(parser)
+    verifying.add_overlap(parser)
     verifying.add_accept(parser)
     parser.add_argument("--once", action="store_true", help="verify each once, print the verdicts, and end")
     parser.add_argument("--every", metavar="SECONDS", type=numbers.decimal(1, 86_400), default=EVERY_SECONDS,
@@ -42,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     """Verify once, or until a signal comes."""
     for url in args.urls:
         target.endpoint(url)
-    verifying.verifier(args)  # what is wrong at the start is an error, and later a verdict
-    watch = Watch(args.urls, lambda: verifying.verifier(args), verifying.accepted(args))
+    verifying.judge(args)  # what is wrong at the start is an error, and later a verdict
+    watch = Watch(args.urls, lambda: verifying.judge(args), verifying.accepted(args))
     with contextlib.ExitStack() as closing:
         if args.listen is not None:
             listener = Listener(args.listen, {"/metrics": lambda: Page(watch.text(), TEXT)})

@@ -20,8 +20,8 @@ from appliance.client.verdict import Verdict
 from appliance.client.verifier import Verifier
 
 __all__ = [
-    "Channel", "Reference", "Verdict", "Verifier", "async_transport", "channel", "ear", "exchange", "fetch",
-    "needs", "proxy", "reference", "target", "transport", "verdict",
+    "Channel", "Reference", "Verdict", "Verifier", "async_transport", "channel", "connection", "ear", "exchange",
+    "fetch", "needs", "proxy", "reference", "target", "transport", "verdict", "verifier",
 ]
 
 

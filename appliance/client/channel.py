@@ -11,11 +11,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 from appliance.client.connection import Connection, connect
 from appliance.client.target import Endpoint
 from appliance.client.verdict import Status, Verdict
-from appliance.client.verifier import Verifier
 from appliance.errors import UncheckedEvidenceError
 
 LIFE_SECONDS = 300.0
@@ -29,6 +29,13 @@ def _now() -> float:
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
+class ConnectionJudge(Protocol):
+    """A judge of connections, such as a `Verifier`."""
+
+    def verify_connection(self, connection: Connection) -> Verdict:
+        """The verdict on whoever answers on this connection."""
+
+
 class Channel:
     """Hands out verified connections to an endpoint; safe to call from several threads.
 
@@ -37,7 +44,7 @@ class Channel:
     trusted". `tell` is called with each new verdict.
     """
 
-    def __init__(self, verifier: Verifier, endpoint: Endpoint, *, life: float = LIFE_SECONDS,
+    def __init__(self, verifier: ConnectionJudge, endpoint: Endpoint, *, life: float = LIFE_SECONDS,
                  accept: tuple[Status, ...] = (), tell: Callable[[Verdict], None] | None = None) -> None:
         self.endpoint = endpoint
         self._verifier, self._life, self._accept, self._tell = verifier, life, accept, tell

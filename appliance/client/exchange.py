@@ -13,6 +13,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from appliance.client.channel import Channel
 from appliance.client.connection import ANSWER_SECONDS, Connection
@@ -80,6 +81,7 @@ class Answer:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _turn: threading.Lock = field(default_factory=threading.Lock)  # held by the thread that reads
     _closed: bool = False
+    ended: Callable[[], None] = lambda: None  # is called once, when nothing more of it will come
 
     def read(self) -> bytes:
         """The bytes that have come, at least one; none at the end. Raises Refusal if the connection
@@ -133,10 +135,19 @@ class Answer:
             closed, self._closed = self._closed, True
         if closed:
             return
+        self.ended()
         if self._answer.isclosed():
             self._channel.give(self._connection)
         else:
             self._connection.close()
+
+
+class Courier(Protocol):
+    """A sender of requests, which chooses one of several verified appliances."""
+
+    def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes, *,
+             way: Way | None = None) -> Answer:
+        """Send a request. Raises Refusal as the function `send` does."""
 
 
 class Way:

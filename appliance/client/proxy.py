@@ -10,6 +10,7 @@ appliance stops working for nobody.
 from __future__ import annotations
 
 import contextlib
+import functools
 import select
 import socket
 import threading
@@ -20,7 +21,7 @@ from typing import Any
 from appliance.client import exchange
 from appliance.client.channel import Channel
 from appliance.client.connection import LEFT_SECONDS
-from appliance.client.exchange import Answer, Refusal, Way
+from appliance.client.exchange import Answer, Courier, Refusal, Way
 from appliance.client.target import is_loopback
 from appliance.errors import PolicyError
 
@@ -42,11 +43,11 @@ class Proxy(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, channel: Channel, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, channel: Channel | Courier, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 takes a free one. Raises PolicyError for an address that others can reach,
         or one in use."""
         check_address(host)
-        self.channel = channel
+        self.send = functools.partial(exchange.send, channel) if isinstance(channel, Channel) else channel.send
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -75,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             path, body = self._path(), self._body()
             threading.Thread(target=_watch, args=(self.connection, way, done), daemon=True).start()
-            answer = exchange.send(self.server.channel, self.command, path, self.headers.items(), body, way=way)
+            answer = self.server.send(self.command, path, self.headers.items(), body, way=way)
         except Refusal as refusal:
             done.set()
             self._refuse(refusal)

@@ -21,6 +21,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
     "release": "the builder's release log has the measurements, revokes neither them nor the policy, and is new enough",
     "gate": "the image that the measurements name begins with the gate",
     "measured-policy": "the policy that is part of the measured image is this one",
+    "overlap": "the appliance is the next one already; the one before is accepted for a stated time",
     # the connection
     "certificate": "the connection's certificate is in its time and signed by its own key",
     "certificate-evidence": "evidence in the certificate is about the certificate's own key",

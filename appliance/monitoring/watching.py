@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from appliance.client import Verifier
+from appliance.client.fleet.overlap import Overlap
 from appliance.client.verdict import UNCHECKED, Status, unmade
 from appliance.errors import ApplianceError
 
@@ -42,7 +43,8 @@ class Watch(Collector):
     """Looks at appliances, again and again. Files of the reference are read anew for each round: a
     policy or collateral that was replaced counts from then on."""
 
-    def __init__(self, targets: Sequence[str], verifier: Callable[[], Verifier], accept: Sequence[Status] = ()) -> None:
+    def __init__(self, targets: Sequence[str], verifier: Callable[[], Verifier | Overlap],
+                 accept: Sequence[Status] = ()) -> None:
         self.sights = [Sight(each) for each in targets]
         self._verifier, self._accept = verifier, accept
         self._ends: float | None = None  # when the first of the collateral at hand does
@@ -52,7 +54,7 @@ class Watch(Collector):
     def look(self) -> Iterator[tuple[Sight, bool]]:
         """Verify each appliance now; yields each with whether its verdict changed."""
         try:
-            judge: Verifier | ApplianceError = self._verifier()
+            judge: Verifier | Overlap | ApplianceError = self._verifier()
         except ApplianceError as error:
             judge = error
         self._ends = _first_end(judge)
@@ -61,7 +63,7 @@ class Watch(Collector):
             self._check(sight, judge)
             yield sight, before != sight.word
 
-    def _check(self, sight: Sight, judge: Verifier | ApplianceError) -> None:
+    def _check(self, sight: Sight, judge: Verifier | Overlap | ApplianceError) -> None:
         sight.checked, begun = time.time(), time.monotonic()
         try:
             if isinstance(judge, ApplianceError):
@@ -114,7 +116,7 @@ def _family(name: str, words: str, lines: Lines, labels: Sequence[str] = LABELS)
     return found
 
 
-def _first_end(judge: Verifier | ApplianceError) -> float | None:
+def _first_end(judge: Verifier | Overlap | ApplianceError) -> float | None:
     """When the first revocation list or TCB document at hand says that its next one is due."""
     if isinstance(judge, ApplianceError):
         return None

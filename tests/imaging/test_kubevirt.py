@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from appliance.errors import ImageError
 from appliance.imaging.papers import kubevirt
+from appliance.imaging.papers.fleet import FleetOptions
 from appliance.imaging.papers.kubevirt import Options
 from appliance.policy import Loaded, load
 from tests.support.expected import ROOT
@@ -61,7 +62,7 @@ def _policy(folder: Path, *platforms: str) -> Loaded:
 @cache
 def _schemas() -> dict[str, Any]:
     """The definitions, closed: what a schema does not name is refused (a cluster would drop it in silence)."""
-    found = sorted((ROOT / "build/kubevirt").glob("schema-*.json"))
+    found = sorted((ROOT / "build/kubevirt").glob("schema-2-*.json"))
     if not found:
         absent("KubeVirt's schemas: python tests/support/fetch_kubevirt_schema.py")
     text = found[0].read_text("utf-8").replace("#/components/schemas/", "#/definitions/")
@@ -104,6 +105,59 @@ def test_a_manifest_is_valid(tmp_path: Path, options: dict[str, Any]) -> None:
     spec = items[0]["spec"]["template"]["spec"]
     spec["domain"]["devices"]["kernel"] = {}
     assert [True] == [bool(_problems(items[0]))]
+
+
+FLEET = FleetOptions(guarded=True, max_replicas=5, gateway="istio", hostname="llm.example.org")
+# Their definitions are not, or not whole, in the package that has those of the others.
+NO_SCHEMA = {"HorizontalPodAutoscaler", "PodDisruptionBudget", "TLSRoute"}
+
+
+def test_a_fleet_is_valid(tmp_path: Path) -> None:
+    """Machines, service, network policy and gateway by their published schemas."""
+    items = _rendered(_policy(tmp_path, "tdx"), replicas=2, fleet=FLEET)
+    assert ["VirtualMachineInstanceReplicaSet", "Service", "NetworkPolicy", "PodDisruptionBudget",
+            "HorizontalPodAutoscaler", "Gateway", "TLSRoute"] == [each["kind"] for each in items]
+    assert [] == [problem for each in items if each["kind"] not in NO_SCHEMA for problem in _problems(each)]
+
+
+def test_a_fleet_says_what_the_policy_says(tmp_path: Path) -> None:
+    """Only the listener's port is reached; nothing goes out of a policy without a broker; TLS goes through whole; the
+    metric is one that an appliance has."""
+    items = {each["kind"]: each["spec"] for each in _rendered(_policy(tmp_path, "tdx"), replicas=2, fleet=FLEET)}
+    network = items["NetworkPolicy"]
+    assert ([{"ports": [{"port": 8443, "protocol": "TCP"}]}], []) == (network["ingress"], network["egress"])
+    assert ["Ingress", "Egress"] == network["policyTypes"]
+    assert network["podSelector"] == items["VirtualMachineInstanceReplicaSet"]["selector"] == items[
+        "PodDisruptionBudget"]["selector"]
+    assert {"mode": "Passthrough"} == items["Gateway"]["listeners"][0]["tls"]
+    assert (2, 5) == tuple(items["HorizontalPodAutoscaler"][f"{end}Replicas"] for end in ("min", "max"))
+    metric = items["HorizontalPodAutoscaler"]["metrics"][0]["external"]["metric"]["name"]
+    assert f"`{metric}`" in (ROOT / "docs/reference/api.md").read_text()
+
+
+def test_the_way_to_a_broker_is_open() -> None:
+    """A production policy has a broker by its name: its port, and names."""
+    loaded = load(ROOT / "policies/tdx-production.hcl")
+    options = {"platform": "tdx", "state_claim": "s", "fleet": FleetOptions(guarded=True)}
+    network = next(each for each in _rendered(loaded, **options) if each["kind"] == "NetworkPolicy")
+    ports = [port["port"] for rule in network["spec"]["egress"] for port in rule["ports"]]
+    assert 53 in ports
+    assert len(ports) > 2
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (FleetOptions(max_replicas=1), "at most 1"), (FleetOptions(gateway="istio"), "a class and a host name"),
+    (FleetOptions(gateway="istio", hostname="LLM_1"), "not a host name")])
+def test_a_fleet_that_could_not_run_is_refused(tmp_path: Path, options: FleetOptions, said: str) -> None:
+    """Fewer machines than to begin with, half of a gateway, a name that DNS does not have."""
+    with pytest.raises(ImageError, match=said):
+        _rendered(_policy(tmp_path, "tdx"), replicas=2, fleet=options)
+
+
+def test_machines_with_a_state_disk_do_not_scale(tmp_path: Path) -> None:
+    """They cannot share it."""
+    with pytest.raises(ImageError, match="share a state disk"):
+        _rendered(_policy(tmp_path, "tdx"), state_claim="s", fleet=FleetOptions(max_replicas=3))
 
 
 def test_a_manifest_says_what_the_policy_says(tmp_path: Path) -> None:

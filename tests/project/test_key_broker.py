@@ -11,6 +11,7 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -424,6 +425,7 @@ CONFIGS: list[tuple[Callable[[str], str], str]] = [
     (lambda text: text.replace('"tdx"', '"tpm"'), "'tpm' is none of the policy's"),
     (lambda text: text.replace('"model.key"', '"none.key"'), "cannot be opened"),
     (lambda text: text.replace('"measurements.json"', '"server.pem"'), "measurements: "),
+    (lambda text: text + "\nuntil = 2026-12-01T12:00:00", "until has no zone"),
     (lambda text: text.replace("version = 4", 'version = 4\nself_test_sha384 = "xyz"'), "release 1: "),
 ]
 
@@ -437,6 +439,17 @@ def test_configurations_that_leave_something_open(tmp_path: Path, change: Callab
     with pytest.raises(ConfigError) as caught:
         deployment.broker()
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("seconds", "released"), [(1, True), (0, False)])
+def test_a_rule_ends(tmp_path: Path, seconds: int, released: bool) -> None:
+    """The rule for the policy before releases its key until the overlap is over, and says so from then on."""
+    end = (NOW + timedelta(seconds=seconds)).isoformat()
+    deployment = Deployment(tmp_path, config=f"{CONFIG}\nuntil = {end}\n")
+    broker = deployment.broker()
+    with nullcontext() if released else pytest.raises(_RefusedError):
+        assert KEY == deployment.ask(broker, Snp(deployment.policy.digest), "snp")
+    assert released or "its rule ended at" in deployment.reason()
 
 
 def test_a_key_is_not_handed_out_under_another_version(tmp_path: Path) -> None:

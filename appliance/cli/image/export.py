@@ -14,6 +14,7 @@ from appliance.cli import numbers, passphrase
 from appliance.errors import ImageError
 from appliance.imaging import export
 from appliance.imaging.papers import kubevirt, provenance, sbom
+from appliance.imaging.papers.fleet import FleetOptions
 from appliance.imaging.predict import predict
 from appliance.imaging.recipe import manifest
 from appliance.policy.explaining.checking import load
@@ -43,6 +44,12 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     cluster.add_argument("--state-claim", metavar="NAME", help="the volume claim of the state disk")
     cluster.add_argument("--replicas", metavar="N", type=numbers.whole(1, (1 << 31) - 1), default=1,
                          help="machines (default: %(default)s)")
+    cluster.add_argument("--guarded", action="store_true",
+                         help="a NetworkPolicy (listeners in, brokers out), and of several machines one away at a time")
+    cluster.add_argument("--max-replicas", metavar="N", type=numbers.whole(1, (1 << 31) - 1),
+                         help="start up to so many by the length of their queues (HorizontalPodAutoscaler)")
+    cluster.add_argument("--gateway", metavar="CLASS", help="a way in by this GatewayClass that leaves TLS whole")
+    cluster.add_argument("--hostname", metavar="NAME", help="the host name of that way, as in clients' URLs")
     cluster.add_argument("-o", "--output", metavar="FILE", type=Path, help="where it goes (default: standard output)")
     cluster.add_argument("--json", action="store_true", help="print where it went as JSON (it is JSON in any case)")
     summary = "write an image's SBOM (CycloneDX 1.6) and provenance (SLSA v1) into its folder"
@@ -77,7 +84,7 @@ def _export(args: argparse.Namespace) -> int:
 def _kubevirt(args: argparse.Namespace) -> int:
     text = kubevirt.render(load(args.file), kubevirt.Options(
         args.container, args.platform, args.name, args.cpus, args.memory, args.models_claim, args.state_claim,
-        args.replicas))
+        args.replicas, FleetOptions(args.guarded, args.max_replicas, args.gateway, args.hostname)))
     if args.output is None:
         sys.stdout.write(text.decode())
     else:

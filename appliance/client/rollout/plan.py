@@ -152,14 +152,24 @@ def _steps(given: Materials, refused: tuple[Denial, ...], listed: bool) -> Itera
     else:
         yield "the builder signs NEW's measurements: appliance image predict DIR"
     yield from _broker_first(refused)
+    yield ("give clients both for a stated time, with the addresses of OLD and NEW: appliance connect URL URL "
+           f"--policy {old.path} {_next(given)} --until TIME; they move over when NEW is verified")
     yield f"start a machine under NEW beside OLD, and verify it: appliance verify URL --policy {new.path}"
     if new.policy.state is not None:
         yield from _disk(old, new)
-    yield f"move clients: a second appliance connect URL --policy {new.path}, then end the first"
     yield (f"end OLD by SIGTERM; requests in progress have {old.policy.service.drain_timeout_ms // 1000} s to end "
            "(service.drain_timeout)")
-    yield "take OLD out: the broker's rules for it, and if it must never serve again, its digest by the release log"
+    yield ("take OLD out: the broker's rules for it end at their own until; if it must never serve again, revoke it "
+           "by the release log, which running clients read: appliance image release LOG --key KEY")
+    yield f"when the time is over, clients hold NEW only: appliance connect URL --policy {new.path}"
     yield f"keep {old.path.name}, its approvals and its measurements: receipts and packs of its time need them"
+
+
+def _next(given: Materials) -> str:
+    """Return how a client names what follows: another policy, another image, or both."""
+    policy = "" if given.old.digest == given.new.digest else f"--next {given.new.path}"
+    image = "" if given.measured is None else "--next-measurements MEASUREMENTS"
+    return " ".join(filter(None, (policy, image)))
 
 
 def _broker_first(refused: tuple[Denial, ...]) -> Iterator[str]:

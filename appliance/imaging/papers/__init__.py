@@ -1,3 +1,3 @@
 """Documents about an image: manifest, SBOM, provenance, deployment files."""
 
-__all__ = ["container", "kubevirt", "provenance", "releases", "sbom"]
+__all__ = ["container", "fleet", "kubevirt", "provenance", "releases", "sbom"]

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.errors import ImageError
+from appliance.imaging.papers import fleet
+from appliance.imaging.papers.fleet import FleetOptions
 from appliance.platforms import PLATFORMS, SNP, TPM
 from appliance.policy import Loaded
 from appliance.policy.schema.service import Listener
@@ -39,6 +41,7 @@ class Options:
     models_claim: str | None = None
     state_claim: str | None = None
     replicas: int = 1
+    fleet: FleetOptions = field(default_factory=FleetOptions)
 
 
 def render(loaded: Loaded, options: Options) -> bytes:
@@ -50,13 +53,14 @@ def render(loaded: Loaded, options: Options) -> bytes:
     template = {"metadata": {"labels": labels, "annotations": _annotations(loaded, platform)},
                 "spec": _instance(loaded, options, platform)}
     metadata = {"name": name, "labels": labels, "annotations": _annotations(loaded, platform)}
-    if options.replicas == 1:
+    if options.replicas == 1 and options.fleet.max_replicas is None:
         machine: Object = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": metadata,
                            "spec": {"runStrategy": "Always", "template": template}}
     else:
         machine = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet", "metadata": metadata,
                    "spec": {"replicas": options.replicas, "selector": {"matchLabels": labels}, "template": template}}
-    items = [machine, *_service(loaded, name, labels)]
+    items = [machine, *_service(loaded, name, labels),
+             *fleet.beside(loaded, name, labels, _ports(loaded), options.fleet, options.replicas)]
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2, sort_keys=True).encode() + b"\n"
 
 
@@ -91,6 +95,7 @@ def _check(loaded: Loaded, options: Options) -> None:
                              hint="it has a-z, 0-9, hyphens and dots")
     if options.replicas > 1 and options.state_claim is not None:
         raise ImageError("replicas cannot share a state disk", hint="render one machine for each state disk")
+    fleet.check(options.fleet, options.replicas, state=options.state_claim is not None)
     if loaded.policy.state is not None and options.state_claim is None:
         raise ImageError("the policy has a state disk", hint="name its volume claim with --state-claim")
 
@@ -158,9 +163,12 @@ def _reachable(listener: Listener) -> bool:
     return over_tcp and listener.port is not None and not listener.host.startswith("127.") and listener.host != "::1"
 
 
+def _ports(loaded: Loaded) -> list[int]:
+    return [each.port for each in loaded.policy.service.listeners if _reachable(each) and each.port is not None]
+
+
 def _service(loaded: Loaded, name: str, labels: dict[str, str]) -> list[Object]:
-    ports = [{"name": f"port-{listener.port}", "port": listener.port, "targetPort": listener.port, "protocol": "TCP"}
-             for listener in loaded.policy.service.listeners if _reachable(listener)]
+    ports = [{"name": f"port-{port}", "port": port, "targetPort": port, "protocol": "TCP"} for port in _ports(loaded)]
     if not ports:
         return []
     return [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "labels": labels},
