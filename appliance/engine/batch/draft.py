@@ -161,6 +161,12 @@ class Drafter:
             text.tokens.extend(feed)
         return [int(row[:self._vocabulary].argmax()) for row in logits]
 
+    def note(self, slot: int, first: int, tokens: Sequence[int]) -> None:
+        """Nothing of the large model's rows is needed."""
+
+    def begin_pass(self) -> None:
+        """Nothing was noted."""
+
     def forget(self, slot: int) -> None:
         """Wipe what was read for a slot of the large model, if anything was."""
         text = self._texts.pop(slot, None)

@@ -44,12 +44,13 @@ class PassCost:
     share: float = 0.0  # of the bytes of weights that a row reads: those of its experts
     experts: int = 1
     used: int = 1  # by each row
+    state: float = 0.0  # cost of setting a text's state aside before guesses, in passes of one row; 0: there is none
 
-    def __call__(self, rows: int) -> float:
+    def __call__(self, rows: float) -> float:
         """The cost of a pass of so many rows, in passes of one row."""
         if not self.share:
             return pass_cost(rows)
-        read = self.experts / self.used * (1 - (1 - self.used / self.experts)**rows)  # in those of one row
+        read: float = self.experts / self.used * (1 - (1 - self.used / self.experts)**rows)  # in those of one row
         return (1 - self.share) * pass_cost(rows) + self.share * read * pass_cost(rows / read)
 
 
@@ -91,9 +92,14 @@ class Pace:
     def gain(self, guesses: int, answers: int) -> float:
         """Tokens per cost with so many guesses for each of `answers` in a pass; 1 without guesses.
         """
-        tokens = sum(self._share**i for i in range(guesses + 1))
-        passes = self._pass_cost(answers * (1 + guesses)) / self._pass_cost(answers)
-        return tokens / (passes + guesses * self._cost)
+        tokens, state = sum(self._share**i for i in range(guesses + 1)), self._pass_cost.state
+        again = tokens * (1 - self._share**guesses) if state else 0.0  # rows that are read again
+        passes = self._pass_cost(answers * (1 + guesses + again)) / self._pass_cost(answers)
+        return tokens / (passes + guesses * self._cost + (answers * state if guesses else 0.0))
+
+    def best(self, answers: int = 1) -> float:
+        """The most tokens per cost that guesses give an answer; 1 while none are made."""
+        return 1.0 if self._rest else max(self.gain(guesses, answers) for guesses in range(LONGEST + 1))
 
     def count(self, answers: int = 1) -> int:
         """Guesses for the next pass, in which `answers` decode."""
@@ -126,7 +132,11 @@ class Speculation:
         self._guess_count, self._by_draft = 0, False
 
     def guess(self, room: int, answers: int = 1) -> list[int]:
-        """Guesses from the text for the next pass of `answers` answers, at most `room`."""
+        """Guesses from the text for the next pass of `answers` answers, at most `room`. None where
+        those of the helper have paid more."""
+        self._guess_count, self._by_draft = 0, False
+        if self._draft_pace is not None and self._draft_pace.best(answers) > self._lookup_pace.best(answers):
+            return []
         guesses = self._lookup.guess(min(self._lookup_pace.count(answers), room)) if room > 0 else []
         self._guess_count, self._by_draft = len(guesses), False
         return guesses

@@ -137,7 +137,7 @@ FIELDS: Mapping[str, Judge] = {
     "model.access_pattern": ladder("leaks", "hidden", "oblivious"), "model.context_length": ceiling,
     **_rows("model.rope", other, "factor original_context"),
     "model.prefix_cache.size": other, "model.prefix_cache.lifetime": ceiling,
-    "model.speculation": ladder("on", "hidden", "off"),
+    "model.speculation": ladder("heads", "on", "hidden", "off"),
     **_rows("model.sampling.bound", other, "default"), "model.sampling.bound.min": floor,
     "model.sampling.bound.max": ceiling, "model.sampling.extended": risk, "model.sampling.samplers": other,
     **_rows("model.sampling", ceiling, "max_beams max_logprobs"),
