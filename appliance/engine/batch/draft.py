@@ -75,6 +75,8 @@ def cost(source: TileSource, draft: TileSource) -> float:
 class Drafter:
     """Not safe to use from two threads at once."""
 
+    trials = 0  # its guesses are dear to make: each is tried
+
     def __init__(self, forward: Forward, cache: KVCache, vocabulary: int, price: float) -> None:
         self.cost = price
         self._forward, self._cache, self._vocabulary = forward, cache, vocabulary

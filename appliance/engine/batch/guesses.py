@@ -25,6 +25,10 @@ class Helper(Protocol):
     def cost(self) -> float:
         """The cost of a guess, in passes of the model."""
 
+    @property
+    def trials(self) -> int:
+        """Guesses of a text that are only compared before any is tried."""
+
     def note(self, slot: int, first: int, tokens: collections.abc.Sequence[int]) -> None:
         """Tell which rows of the last pass a text has, from row `first` on, and the token after
         each."""
@@ -59,9 +63,10 @@ class Guesses:
     def begin(self, sequence: Sequence) -> None:
         """Make guesses for an answer from now on, in the place of another one of its slot."""
         self.forget(sequence.slot)
-        cost = None if self._helper is None else self._helper.cost
+        cost, trials = (None, 0) if self._helper is None else (self._helper.cost, self._helper.trials)
+        prompt = list(sequence.generation.prompt_ids)
         try:
-            self._texts[sequence.slot] = Speculation(list(sequence.generation.prompt_ids), cost, self._pass_cost)
+            self._texts[sequence.slot] = Speculation(prompt, cost, self._pass_cost, trials)
         except MemoryError:
             self._texts.clear()
 
@@ -89,8 +94,7 @@ class Guesses:
                     asks.append((index, GuessRequest(each.slot, speculation.tokens, count)))
         for (index, ask), tokens in zip(asks, self._from_helper([ask for _, ask in asks]), strict=False):
             speculation = self._texts[ask.slot]
-            speculation.offer(tokens)
-            guesses[index] = self._within(decoding[index], speculation, tokens)
+            guesses[index] = self._within(decoding[index], speculation, speculation.offer(tokens))
         return guesses
 
     def begin_pass(self) -> None:

@@ -31,7 +31,7 @@ from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.metadata import Metadata
 from appliance.models.sources.source import InMemory, KernelMatrix, TileSource
 
-HEAD_ROWS = 256  # of a pass of it, at most: what it reads of a prompt
+HEAD_ROWS = 64  # of a pass of it, at most: what it reads of a prompt
 HEAD_CONTEXT = 4096  # positions that it keeps of a text; then it begins anew
 TOKENS = 1 << 15  # the first ones of the vocabulary, among which it guesses: tokenizers have frequent ones first
 
@@ -82,6 +82,9 @@ def cache_shape(a: Architecture, slots: int, context: int) -> tuple[int, int]:
 
 class Head:
     """Not safe to use from two threads at once."""
+
+    trials = 6
+    """Guesses of a text that are only compared, as they cost less than a row that reads one."""
 
     def __init__(self, model: Forward, forward: Forward, cache: KVCache, width: int) -> None:
         """`width`: floats of a row."""
