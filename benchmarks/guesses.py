@@ -169,8 +169,8 @@ def measure(engine: Engine, circle: int, requests: int, tokens: int = TOKENS) ->
 
 
 def compare(path: Path, threads: int, requests: list[int], tokens: int) -> Iterator[dict[str, float]]:
-    """A row for each number of requests and share of right guesses. Without guesses it is measured
-    before and after, and the faster one counts."""
+    """A row for each number of requests and share of right guesses, each beside a measurement
+    without guesses."""
     kernels = table.load()
     options = EngineOptions(threads=threads, slots=max(requests), context_length=CONTEXT, rows=64)
     with (opened(path.read_bytes(), guesses=True) as source,
@@ -178,10 +178,10 @@ def compare(path: Path, threads: int, requests: list[int], tokens: int) -> Itera
           Engine.open(source, EngineOptions(**{**_fields(options), "heads": True}), kernels=kernels) as guessing):
         for count in requests:
             measure(plain, 0, count, 16)
-            base = measure(plain, 0, count, tokens)[0]
-            found = [(share, *measure(guessing, circle, count, tokens)) for circle, share in enumerate(RIGHT)]
-            base = max(base, measure(plain, 0, count, tokens)[0])
-            for share, rate, each in found:
+            measure(guessing, 0, count, 16)
+            for circle, share in enumerate(RIGHT):
+                base = measure(plain, circle, count, tokens)[0]
+                rate, each = measure(guessing, circle, count, tokens)
                 yield {"requests": count, "right": share, "tokens a pass": round(each, 2),
                        "tokens a second": round(rate, 2), "without": round(base, 2), "ratio": round(rate / base, 3)}
 

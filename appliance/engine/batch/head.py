@@ -31,7 +31,7 @@ from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.metadata import Metadata
 from appliance.models.sources.source import InMemory, KernelMatrix, TileSource
 
-HEAD_ROWS = 64  # of a pass of it, at most: what it reads of a prompt
+HEAD_ROWS = 32  # of a pass of it, at most: what it reads of a prompt
 HEAD_CONTEXT = 4096  # positions that it keeps of a text; then it begins anew
 TOKENS = 1 << 15  # the first ones of the vocabulary, among which it guesses: tokenizers have frequent ones first
 

@@ -21,6 +21,8 @@ _REACH = 8192  # tokens back that are searched
 _WINDOW = _REACH + max(_GRAMS)  # tokens that a search may need: what is older would only take memory
 _FIRST, _HOPED = 0.6, 0.85  # shares of right guesses that are expected before the first; of a mixture, to try one
 _MEMORY = 0.85  # weight of the past in that share, for each guess that was decided
+_WORTH = 1.03  # tokens per cost, from which guesses are tried after some were compared: costs are known roughly
+_LONG_MEMORY, _LEAST = 0.95, 0.45  # the weight of the past then, and the share that is expected after a pause
 _PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
 
 # Cost of a pass by its rows, in passes of one row. Measured with weights that stay in no cache: a
@@ -110,7 +112,12 @@ class Pace:
 
     def best(self, answers: int = 1) -> float:
         """The most tokens per cost that guesses give an answer; 1 while none are made."""
-        return 1.0 if self._rest or self.trials else max(self.gain(guesses, answers) for guesses in range(LONGEST + 1))
+        return 1.0 if self._rest or self.trials else self.gain(self._best(answers), answers)
+
+    def _best(self, answers: int) -> int:
+        """The number of guesses that gives most; 0 where that is not worth it."""
+        best = max(range(LONGEST + 1), key=lambda guesses: self.gain(guesses, answers))
+        return 0 if self._trials and self.gain(best, answers) < _WORTH else best
 
     def count(self, answers: int = 1) -> int:
         """Guesses for the next pass, in which `answers` decode."""
@@ -119,17 +126,19 @@ class Pace:
             return 0
         if self.trials:
             return 1
-        best = max(range(LONGEST + 1), key=lambda guesses: self.gain(guesses, answers))
+        best = self._best(answers)
         if best == 0:
-            self._share, self._rest, self.trials = self._first, self._patience, self._trials
+            self._share = max(self._share, _LEAST) if self._trials else self._first
+            self._rest, self.trials = self._patience, self._trials
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
         return best
 
     def record(self, guessed: int, right: int) -> None:
         """Learn from a pass: the first wrong guess decides no more about those after it."""
         self.trials = max(self.trials - guessed, 0)
+        memory = _LONG_MEMORY if self._trials else _MEMORY
         for decided in range(min(right + 1, guessed)):
-            self._share = _MEMORY * self._share + (1 - _MEMORY) * (decided < right)
+            self._share = memory * self._share + (1 - memory) * (decided < right)
         if 0 < guessed == right:
             self._patience = _PATIENCE
 

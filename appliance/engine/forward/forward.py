@@ -203,8 +203,8 @@ class Forward:
         self.expert_reads = ((0.0, 1, 1) if mixture is None or every else
                              (chosen / max(common + chosen, 1), mixture.count, mixture.used))
         """The share of experts in the bytes that a row reads, how many there are, and how many it chooses."""
-        self.state_cost = 2 * self._cache.states.stride / max(common + chosen, 1)
-        """Bytes that are read and written to set a state aside, in bytes of weights that a row reads."""
+        self.state_cost = 2 * self._cache.states.stride * min(self._pool.threads, 4) / max(common + chosen, 1)
+        """The cost of setting a state aside, in passes of one row: by bytes, and one thread copies."""
         self.row_nbytes = common + chosen
         """Bytes of weights that a row reads, those of its logits included."""
 

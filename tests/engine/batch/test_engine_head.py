@@ -39,15 +39,15 @@ def running(name: str, **options: Any) -> Iterator[Engine]:
 def test_the_plain_engines_bits(name: str, kind: str) -> None:
     """Logits of the first guess, after rows of the model, and of the second, after a row of its own."""
     plain = plain_engine.Model(MODELS[name](name), kind, CONTEXT)
-    rows, first = plain.guessed(plain.rows(IDS[:40]), IDS[1:41])
+    rows, first = plain.guessed(plain.rows(IDS[:30]), IDS[1:31])
     plain.position += 1
     _, second = plain.guessed(rows[-1:], [int(first[-1].argmax())])
     with running(name, kv_cache=kind) as engine:
         head, seen = engine._helper, []
         run = head._forward.run
         head._forward.run = lambda *given: (seen.append(run(*given).copy()), seen[-1])[1]
-        engine._forward.run(IDS[:40], range(40), [0] * 40, [])
-        head.note(0, 0, IDS[1:41])
+        engine._forward.run(IDS[:30], range(30), [0] * 30, [])
+        head.note(0, 0, IDS[1:31])
         [guesses] = head.guess([GuessRequest(0, (), 2)])
         assert [int(first[-1].argmax()), int(second[-1].argmax())] == guesses
         for theirs, own in zip((first[-1], second[-1]), seen, strict=True):
