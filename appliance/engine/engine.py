@@ -17,7 +17,7 @@ from appliance.engine.batch.batcher import Batcher
 from appliance.engine.batch.draft import Drafter
 from appliance.engine.batch.fixed_pass import DUMMY_TOKEN, FixedPass
 from appliance.engine.batch.guesses import Helper
-from appliance.engine.batch.head import Head
+from appliance.engine.batch.head import HeadHelper
 from appliance.engine.batch.plan import SPECULATING, Plan
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.chain.scratch import Scratch
@@ -135,8 +135,8 @@ class Engine:
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             helper: Helper | None = None
             if options.heads and options.speculate:
-                helper = Head.open(source, forward, shape, context=context, slots=options.slots,
-                                   kind=options.kv_cache, kernels=kernels, pool=pool)
+                helper = HeadHelper.open(source, forward, shape, context=context, slots=options.slots,
+                                         kind=options.kv_cache, kernels=kernels, pool=pool)
             elif draft is not None and options.speculate:
                 helper = Drafter.open(source, draft, context=context, slots=options.slots, kind=options.kv_cache,
                                       kernels=kernels, pool=pool, rows=options.rows)

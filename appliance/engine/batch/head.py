@@ -58,7 +58,7 @@ class _Renamed(InMemory):
 
 
 @dataclass(slots=True)
-class _Text:
+class _HeadText:
     """The text of one of our own slots: `read` rows, the first `sure` of which are the model's."""
 
     own: int
@@ -70,7 +70,7 @@ class _Text:
 class _Feed:
     """Rows for a text: addresses of the rows before them, and a token of each."""
 
-    text: _Text
+    text: _HeadText
     rows: Sequence[int]
     tokens: Sequence[int]
 
@@ -80,7 +80,7 @@ def cache_shape(a: Architecture, slots: int, context: int) -> tuple[int, int]:
     return min(slots, SLOTS), min(a.context(context), HEAD_CONTEXT)
 
 
-class Head:
+class HeadHelper:
     """Not safe to use from two threads at once."""
 
     trials = 6
@@ -92,12 +92,12 @@ class Head:
         self.cost = (forward.row_nbytes - spared) / max(model.row_nbytes, 1)
         self._model, self._forward, self._cache, self._width = model, forward, cache, width
         self._seats = Seats(cache, forward.boundary)
-        self._texts: dict[int, _Text] = {}  # by the slot of the model
+        self._texts: dict[int, _HeadText] = {}  # by the slot of the model
         self._news: dict[int, tuple[int, list[int]]] = {}  # of the last pass: its first row, and the token after each
 
     @classmethod
     def open(cls, source: TileSource, model: Forward, architecture: Architecture, *, context: int, slots: int,
-             kind: str, kernels: KernelTable, pool: Pool) -> Head:
+             kind: str, kernels: KernelTable, pool: Pool) -> HeadHelper:
         """Make the layer ready that guesses for a model of this architecture. EngineError where its
         file has none, or where it is not all in memory; FormatError for tensors that do not fit."""
         head = guess_head(architecture, source.tensors)
@@ -162,14 +162,14 @@ class Head:
             self._seats.rewind(text.own, 0)
         return _Feed(text, rows, tokens[left_out:])
 
-    def _text(self, slot: int, busy: set[int]) -> _Text:
+    def _text(self, slot: int, busy: set[int]) -> _HeadText:
         """Our slot for a text."""
         text = self._texts.get(slot)
         if text is None:
             if not self._seats.free:
                 self.forget(next(each for each in self._texts if each not in busy))
             with self._seats.claim([0]) as [own]:
-                text = self._texts[slot] = _Text(own)
+                text = self._texts[slot] = _HeadText(own)
         return text
 
     def _run(self, feeds: Sequence[_Feed]) -> list[tuple[int, int]]:

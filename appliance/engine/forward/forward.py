@@ -215,6 +215,8 @@ class Forward:
                                self._cache, self._ops)
         self._kept, self._program_tables = tables.kept, tables
         tables.weight(step, Step.offsets["EMBEDDING_WEIGHT"], names.EMBEDDING)
+        if a.joined:  # its rows are there before the kernel runs
+            step.put(Weight, {"GATHER": 0}, Step.offsets["EMBEDDING_WEIGHT"])
         tables.operations(self._rows)
         tables.weight(step, Step.offsets["OUTPUT_WEIGHT"], plan.output,
                       bias=names.OUTPUT_BIAS if names.OUTPUT_BIAS in plan.others else None)

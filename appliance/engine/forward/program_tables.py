@@ -164,8 +164,7 @@ class ProgramTables:
             "RUN_NBYTES": weight.nbytes,
             "RUN_TILES": -(-padded_rows(weight.rows) // 16 // weight.tile_groups) if weight.tile_groups else 1,
             "VISITED": int(weight.visited),
-            "GATHER": (table.address(f"gather_{shape.suffix}") if name == names.EMBEDDING and weight.address
-                       and not self._architecture.joined else 0),
+            "GATHER": (table.address(f"gather_{shape.suffix}") if name == names.EMBEDDING and weight.address else 0),
         }, base)
 
     # --- operations -------------------------------------------------------------------------------
