@@ -859,9 +859,8 @@ class Model:
             hidden = self.feed_forward(layer, x if topology == "post" else self.normed(second, x))
         return self.added(layer, "ffn_down", hidden, x, "post_ffw_norm")
 
-    def logits(self, tokens: Sequence[int], last: int | None = None) -> Array:
-        """Go on with `tokens`: logits (last, vocabulary) after each of the `last` ones (None: all).
-        """
+    def rows(self, tokens: Sequence[int]) -> Array:
+        """Go on with `tokens`: their residual rows (T, C) after all layers."""
         first, self.position = self.position, self.position + len(tokens)
         x = decoded(self.weight("token_embd.weight"), tokens)
         x = x * F32(math.sqrt(self.width) if self.card["embedding_scale"] else self.meta("embedding_scale", 0.0) or 1.0)
@@ -869,6 +868,25 @@ class Model:
             x = x + decoded(self.weight("position_embd.weight"), range(first, self.position))
         for layer in range(self.layers):
             x = self.block(layer, x)
+        return x
+
+    def guessed(self, x: Array, tokens: Sequence[int]) -> tuple[Array, Array]:
+        """The rows (T, C) of the layer that guesses, for residual rows x (T, C) and the token after
+        each, and its logits (T, vocabulary) of the token after that."""
+        name = f"blk.{self.layers}.nextn."
+        own = [name + part if self.has(f"{name}{part}.weight") else other for part, other in (
+            ("embed_tokens", "token_embd"), ("shared_head_norm", self.card["output_norm"]), (
+                "shared_head_head", "output" if self.has("output.weight") else "token_embd"))]
+        known = decoded(self.weight(f"{own[0]}.weight"), tokens)
+        both = np.concatenate([self.normed(f"{name}enorm", known), self.normed(f"{name}hnorm", x)], axis=1)
+        x = self.block(self.layers, multiply(self.weight(f"{name}eh_proj.weight"), both, np.zeros_like(x)))
+        head = self.weight(f"{own[2]}.weight")
+        return x, multiply(head, self.normed(own[1], x), np.zeros((len(x), count_rows(head)), F32))
+
+    def logits(self, tokens: Sequence[int], last: int | None = None) -> Array:
+        """Go on with `tokens`: logits (last, vocabulary) after each of the `last` ones (None: all).
+        """
+        x = self.rows(tokens)
         x = self.normed(self.card["output_norm"], x[len(x) - (len(x) if last is None else last):])
         head = self.weight("output.weight" if self.has("output.weight") else "token_embd.weight")
         x = multiply(head, x, np.zeros((len(x), count_rows(head)), F32))

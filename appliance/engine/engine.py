@@ -10,13 +10,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from appliance.constraint.compiler import Compiler
 from appliance.engine.batch.batcher import Batcher
 from appliance.engine.batch.draft import Drafter
 from appliance.engine.batch.fixed_pass import DUMMY_TOKEN, FixedPass
-from appliance.engine.batch.plan import Plan
+from appliance.engine.batch.guesses import Helper
+from appliance.engine.batch.head import HeadHelper
+from appliance.engine.batch.plan import SPECULATING, Plan
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
@@ -54,6 +56,7 @@ class EngineOptions:
     rope: Extension | None = None  # positions beyond those of the file
     threads: int | None = None  # None: as many as the CPUs that the process may use
     speculate: bool = True  # guess tokens from the text before them, and from a draft model
+    heads: bool = False  # and by the model's own layer that guesses, which its file must have
     rows: int = ROWS  # most rows of a pass, in proportion to which buffers are made
     prefix_nbytes: int = 0  # of keys and values of earlier texts, beside those of the slots
     steady: bool = False  # passes may have one size: dummy rows have seats
@@ -69,7 +72,7 @@ class EngineParts:
     pool: Pool
     tokenizer: Tokenizer
     scratch: Scratch
-    drafter: Drafter | None = None
+    helper: Helper | None = None
     prefix_pages: int = 0  # of the cache, for earlier texts
     dummies: tuple[int, ...] = ()  # positions of each seat of dummy rows
 
@@ -95,9 +98,9 @@ class Engine:
         self.rope: Extension | None = None
         """Positions beyond those of the file, with the number that these were."""
         self._source, self._forward, self._cache, self._pool = source, parts.forward, parts.cache, parts.pool
-        self._scratch, self._drafter = parts.scratch, parts.drafter
+        self._scratch, self._helper = parts.scratch, parts.helper
         self._seats = Seats(parts.cache, parts.forward.boundary, parts.dummies)
-        self._batcher = Batcher(parts.forward, self._seats, speculate=speculate, drafter=parts.drafter)
+        self._batcher = Batcher(parts.forward, self._seats, speculate=speculate, helper=parts.helper)
         self.pass_rows: int | None = None
         """Rows of each pass, where all have as many: see `fix`."""
         self.keeps_prefixes = parts.prefix_pages > 0
@@ -120,8 +123,6 @@ class Engine:
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:
             raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")
-        if shape.stateful:
-            options = _without_guesses(options, draft)
         kernels = table.load() if kernels is None else kernels
         pool, forward = Pool(kernels, options.threads, stacks.wipe), None
         try:
@@ -130,19 +131,24 @@ class Engine:
             prefix_pages, states = division(options.prefix_nbytes, page_nbytes(shape, options.kv_cache),
                                             state_nbytes(shape), options.slots + len(dummies))
             cache = KVCache(shape, options.slots + len(dummies), context, options.kv_cache,
-                            options.slots * pages_of(context) + prefix_pages + sum(map(pages_of, dummies)), states)
+                            options.slots * pages_of(context) + prefix_pages + sum(map(pages_of, dummies)), states,
+                            min(options.slots, SPECULATING) if options.speculate and not options.steady else 0)
             scratch = Scratch(words.vocab_size, kernels)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
-            drafter = None if draft is None or not options.speculate else Drafter.open(
-                source, draft, context=context, slots=options.slots, kind=options.kv_cache, kernels=kernels, pool=pool,
-                rows=options.rows)
+            helper: Helper | None = None
+            if options.heads and options.speculate:
+                helper = HeadHelper.open(source, forward, shape, context=context, slots=options.slots,
+                                         kind=options.kv_cache, kernels=kernels, pool=pool)
+            elif draft is not None and options.speculate:
+                helper = Drafter.open(source, draft, context=context, slots=options.slots, kind=options.kv_cache,
+                                      kernels=kernels, pool=pool, rows=options.rows)
         except BaseException:
             pool.close()
             if forward is not None:
                 forward.release()
             stacks.wipe()
             raise
-        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter, prefix_pages, dummies),
+        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, helper, prefix_pages, dummies),
                      speculate=options.speculate)
         if options.rope is not None and shape.rope is not None:
             engine.rope = Extension(shape.rope.factor, shape.rope.original_context)
@@ -322,8 +328,8 @@ class Engine:
         self._forward.release()
         self._cache.release()
         self._scratch.release()
-        if self._drafter is not None:
-            self._drafter.release()
+        if self._helper is not None:
+            self._helper.release()
         stacks.wipe()
 
     def __enter__(self) -> Engine:
@@ -331,11 +337,3 @@ class Engine:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _without_guesses(options: EngineOptions, draft: TileSource | None) -> EngineOptions:
-    """The options of a model with states, which cannot go back where a guess is wrong.
-    UnsupportedError for a draft model."""
-    if draft is not None and options.speculate:
-        raise UnsupportedError(STATEFUL.format("a draft model cannot guess for it"), hint="leave draft_model out")
-    return replace(options, speculate=False)

@@ -212,6 +212,7 @@ class Architecture:
     scales: Scales = Scales()
     mixture: Mixture | None = None
     left_out: int = 0  # layers of the file, behind the others
+    joined: bool = False  # whether a row joins a token with a row of another model: see `tensors.guess_head`
 
     def mixes(self, index: int) -> bool:
         """Whether a layer has experts."""

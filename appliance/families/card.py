@@ -127,7 +127,8 @@ class Family:
     logit_cap: str | None = None  # key
     layer_scale: bool = False  # a layer may have a factor for its result
     experts: Experts | None = None
-    predictors: str | None = None  # key: layers at the end that guess further tokens, and are left out
+    predictors: str | None = None  # key: layers at the end that guess further tokens, and are not in the program
+    guesses: bool = False  # whether the first of these may guess for an engine, see `tensors.guess_head`
     must: frozenset[str] = frozenset()  # keys that a file must have: without one, readers would guess
     # Keys that change nothing with these values.
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: COMMON)

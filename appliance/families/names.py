@@ -47,6 +47,10 @@ ATTENTION_NORM, SECOND_NORM, FEED_FORWARD_NORM = "attn_norm", "attn_norm_2", "ff
 RESULT_NORMS = ("post_attention_norm", "post_ffw_norm")  # of what attention and feed-forward network give
 QUERY_NORM, KEY_NORM = "attn_q_norm", "attn_k_norm"
 LAYER_SCALE = "layer_output_scale"
+# Of a layer that guesses further tokens: the matrix that joins a token and the row before it, a
+# norm of each; and what it may have of its own in place of the model's.
+JOIN, TOKEN_NORM, ROW_NORM = "nextn.eh_proj", "nextn.enorm", "nextn.hnorm"
+HEAD_EMBEDDING, HEAD_OUTPUT, HEAD_NORM = "nextn.embed_tokens", "nextn.shared_head_head", "nextn.shared_head_norm"
 SINKS = "attn_sinks"  # a score for each head
 
 

@@ -103,7 +103,9 @@ class RowOperation:
 def program(architecture: Architecture, plan: TensorPlan) -> tuple[RowOperation, ...]:
     """The operations of all layers. Embeddings go before them, and logits after."""
     card = FAMILIES[architecture.family]
-    return tuple(op for index in range(architecture.layers) for op in _Layer(architecture, plan, card, index).ops())
+    layers = [_Layer(architecture, plan, card, index) for index in range(architecture.layers)]
+    joined = layers[0].join() if architecture.joined else ()
+    return (*joined, *(op for layer in layers for op in layer.ops()))
 
 
 def output_norm(plan: TensorPlan, card: Family) -> RowNorm:
@@ -144,6 +146,14 @@ class _Layer:
         if self.card.topology != "parallel":
             yield from self.expand()
         yield from self.back(names.DOWN, "HIDDEN", names.RESULT_NORMS[1])
+
+    def join(self) -> Iterator[RowOperation]:
+        """The first rows: of a token and the row before it, which lie beside each other."""
+        width = self.architecture.embedding
+        for start, part in ((0, names.TOKEN_NORM), (width, names.ROW_NORM)):
+            yield RowOperation("normalise", self.index, "JOINED", "JOINED", norm=self.norm(part), start=start,
+                               columns=width)
+        yield RowOperation("multiply", self.index, "JOINED", "RESIDUAL", (self.name(names.JOIN),))
 
     @property
     def layer(self) -> Layer:

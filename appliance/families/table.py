@@ -28,7 +28,7 @@ _LOCAL = Attend(Rotary("halves", (_SWA,), scaled=False), window=_WINDOW)
 # The traits of families with delta rules.
 _DELTA: dict[str, Any] = {
     "recurrent": "delta", "output_gate": True, "head_norm": "head", "partial": True,
-    "feed_forward_norm": "post_attention_norm", "predictors": "nextn_predict_layers",
+    "feed_forward_norm": "post_attention_norm", "predictors": "nextn_predict_layers", "guesses": True,
     "must": frozenset({"ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.conv_kernel", "ssm.inner_size"})}
 
 FAMILIES = MappingProxyType({family.name: family for family in (
@@ -116,7 +116,7 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            "GLM-4.5, GLM-4.5-Air, GLM-4.6",
            layers=(_HALVES,), partial=True, biases=_QKV, head_norm="head", head_norm_always=False,
            feed_forward_norm="post_attention_norm", experts=Experts("sigmoid", shared="plain", biased=True),
-           predictors="nextn_predict_layers"),
+           predictors="nextn_predict_layers", guesses=True),
     # In 40B attention has a norm of its own. GELU is by the hyperbolic tangent, as in llama.cpp;
     # the publisher's is by the error function.
     Family("falcon", "llama.cpp: src/models/falcon.cpp", "Falcon 7B and 40B",

@@ -8,8 +8,8 @@ misshapen tensor at once.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from appliance.errors import FormatError
 from appliance.families import names
@@ -32,6 +32,9 @@ class TensorEntry(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """(rows, columns) of a matrix, (length,) of a vector."""
+
+
+Entry = TypeVar("Entry", bound=TensorEntry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,9 @@ def required_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
         yield names.OUTPUT_NORM_BIAS, (a.embedding,)
     if card.places:
         yield names.PLACES, (a.context_length, a.embedding)
+    if a.joined:
+        yield in_layer(0, names.JOIN), (a.embedding, 2 * a.embedding)
+        yield from ((in_layer(0, part), (a.embedding,)) for part in (names.TOKEN_NORM, names.ROW_NORM))
     for index in range(a.layers):
         if card.sinks:
             yield in_layer(index, names.SINKS), (a.layer(index).heads,)
@@ -252,12 +258,69 @@ def is_vector(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 1 or name.endswith(".bias") or part in names.VECTORS
 
 
-def roles_of(file: GGUFFile) -> dict[str, Role]:
-    """The role of each tensor of a file, whose tensors are those of its architecture. Errors as
-    `architecture_of` and `check_tensors`."""
+def roles_of(file: GGUFFile, *, guesses: bool = False) -> dict[str, Role]:
+    """The role of each tensor of a file, whose tensors are those of its architecture. `guesses`:
+    also of the layer that guesses, if there is one. Errors as `architecture_of` and
+    `check_tensors`."""
     architecture = architecture_of(file.metadata, file.tensors)
     check_tensors(architecture, file.tensors)
-    return roles(architecture, file.tensors)
+    own, head = roles(architecture, file.tensors), guess_head(architecture, file.tensors)
+    if not guesses or head is None:
+        return own
+    check_tensors(head.architecture, head.view(file.tensors))
+    return own | {head.tensors[name]: role for name, role in head.roles.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class GuessHead:
+    """A layer that guesses, as a model of one layer. `tensors`: the file's name of each of its
+    tensors."""
+
+    architecture: Architecture
+    tensors: Mapping[str, str]
+
+    def view(self, tensors: Mapping[str, Entry]) -> dict[str, Entry]:
+        """Its own ones among the file's tensors, by its names."""
+        return {name: tensors[full] for name, full in self.tensors.items()}
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """The role of each of its tensors, by its names."""
+        return roles(self.architecture, self.tensors)
+
+
+def guess_head(a: Architecture, tensors: Container[str]) -> GuessHead | None:
+    """The first layer behind the others, which guesses the token after the next: by the row that
+    the last of them gave, and the next token. It attends as the last of them that does. None where
+    the card or the file has none."""
+    card = FAMILIES[a.family]
+    if not card.guesses or not a.left_out or in_layer(a.layers, names.JOIN) not in tensors:
+        return None
+    layer = next(each for each in reversed(a.every) if each.kv_heads and each.recurrence is None)
+    own = replace(a, layers=1, left_out=0, joined=True, each=(layer,), heads=layer.heads, kv_heads=layer.kv_heads,
+                  head_size=layer.head_size, mixture=None if a.mixture is None else replace(a.mixture, leading=0))
+    shapes = (*required_shapes(own, _InFile(a.layers, tensors)), *optional_shapes(own, _InFile(a.layers, tensors)))
+    found = {name: _in_file(name, a.layers) for name, _ in shapes if _in_file(name, a.layers) in tensors}
+    for name, part, others in ((names.EMBEDDING, names.HEAD_EMBEDDING, ()),
+                               (card.output_norm, names.HEAD_NORM, ()),
+                               (names.OUTPUT, names.HEAD_OUTPUT, (names.EMBEDDING,))):
+        found[name] = next(each for each in (in_layer(a.layers, part), name, *others) if each in tensors)
+    return GuessHead(own, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _InFile:
+    """Whether the file has a tensor of a layer that guesses, by its name in a model of one layer."""
+
+    layer: int
+    tensors: Container[str]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and _in_file(name, self.layer) in self.tensors
+
+
+def _in_file(name: str, layer: int) -> str:
+    return f"blk.{layer}.{name.removeprefix('blk.0.')}" if name.startswith("blk.0.") else name
 
 
 def check_tensors(architecture: Architecture, tensors: Mapping[str, TensorEntry]) -> TensorPlan:

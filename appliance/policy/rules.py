@@ -300,10 +300,14 @@ def speculation(model: Model, policy: Policy) -> Breaches:
     if model.speculation == "hidden" and (padding is None or not padding.cadence_ms):
         yield Breach(("speculation",), '"hidden" needs passes at a fixed interval, and there is no cadence',
                       'add timing_padding { cadence = "200ms" } to privacy, or write speculation = "off"')
+    if model.speculation == "heads" and padding is not None and padding.cadence_ms:
+        yield Breach(("speculation",), '"heads" has passes of its own between the others, and there is a cadence',
+                      'write speculation = "hidden", or leave out cadence')
     if model.speculation != "on" and model.draft_model is not None:
         yield Breach(("draft_model",), f'a draft model makes guesses, and speculation is "{model.speculation}"',
                       'leave out draft_model, or write speculation = "on"',
-                      "passes of a draft model cannot be hidden: they are run where guesses pay")
+                      "passes of a draft model cannot be hidden: they are run where guesses pay, in the place of a "
+                      "layer that guesses")
 
 
 def changeable(model: Model, policy: Policy) -> Breaches:

@@ -36,7 +36,7 @@ def test_a_draft_is_loaded_first_and_used(tiny_model: Path, tmp_path: Path) -> N
     small = models.load(policy.models[1], ModelFile(tiny_model), models.Loading(policy.limits, kernels=kernels()))
     tiny = models.load(policy.models[0], ModelFile(tiny_model), models.Loading(
         policy.limits, kernels=kernels(), draft=small))
-    assert tiny.engine._drafter is not None
+    assert tiny.engine._helper is not None
     tiny.close()
     small.close()
 

@@ -56,7 +56,8 @@ def test_activations_are_what_a_pass_allocates(rows: int, threads: int, context:
         pool = Pool(kernels(), threads)
         plan = check_tensors(shape, source.tensors)
         forward = Forward(source, shape, plan, KVCache(shape, 1, context), kernels(), pool, rows=rows)
-        said = activations_nbytes(shape, widths(source.gguf, source.roles), rows=rows, threads=threads, context=context)
+        kinds = widths(source.tensors, source.roles)
+        said = activations_nbytes(shape, kinds, rows=rows, threads=threads, context=context)
         pool.close()
     assert forward.nbytes <= said + (64 << 10) + 16 * 8 * rows  # tables of a call, lines that buffers are rounded to
     assert said <= forward.nbytes + 10 * (2 << 20)
@@ -69,7 +70,7 @@ def test_activations_of_families(name: str) -> None:
         shape = family_models.architecture(name)
         cache = KVCache(shape, 1, family_models.CONTEXT)
         forward = Forward(source, shape, check_tensors(shape, source.tensors), cache, kernels(), pool, rows=32)
-        said = activations_nbytes(shape, widths(source.gguf, source.roles), rows=32, threads=2,
+        said = activations_nbytes(shape, widths(source.tensors, source.roles), rows=32, threads=2,
                                   context=family_models.CONTEXT)
         assert footprint.slot_nbytes(shape, family_models.CONTEXT) == cache.nbytes
         forward.release()

@@ -280,6 +280,7 @@ def test_missing(cut: str, words: str) -> None:
 
 @pytest.mark.parametrize(("model", "words"), [
     ('speculation = «"hidden"', "there is no cadence"),
+    ('speculation = "heads"\n draft_model = «"draft"', 'a draft model makes guesses, and speculation is "heads"'),
     ('speculation = "off"\n draft_model = «"draft"', 'a draft model makes guesses, and speculation is "off"')])
 def test_guesses_that_cannot_be_hidden(model: str, words: str) -> None:
     """Guesses are hidden by a cadence, and those of a draft model by nothing."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from appliance.boot.planning.footprint import known_roles
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import ROWS
 from appliance.kernels.runtime import table as kernel_table
@@ -30,12 +31,12 @@ def synthetic_model(name: str) -> bytes:
 
 
 @contextmanager
-def opened(data: bytes) -> Iterator[ResidentSource]:
-    """A resident source of a file's bytes."""
+def opened(data: bytes, *, guesses: bool = False) -> Iterator[ResidentSource]:
+    """A resident source of a file's bytes. `guesses`: with the layer that guesses."""
     with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
         file.write(data)
         file.flush()
-        source = open_resident(Path(file.name))
+        source = open_resident(Path(file.name), roles=functools.partial(known_roles, guesses=guesses))
     try:
         yield source
     finally:

@@ -14,6 +14,8 @@ from appliance.boot.planning import residency
 from appliance.codec.printable import quantity
 from appliance.engine import second_engine
 from appliance.engine.batch import draft
+from appliance.engine.batch.head import HEAD_CONTEXT, HEAD_ROWS
+from appliance.engine.batch.plan import SPECULATING
 from appliance.engine.decode.chain import scratch
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
@@ -34,11 +36,11 @@ from appliance.families.architecture import Architecture
 from appliance.families.extension import Extension, extended_metadata
 from appliance.families.header import architecture_of
 from appliance.families.names import PLACES
-from appliance.families.tensors import is_vector, required_shapes, roles_of
+from appliance.families.tensors import GuessHead, guess_head, is_vector, required_shapes, roles_of
 from appliance.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.kernels.layouts.step import COUNTER_NBYTES
 from appliance.models.catalogue import Catalogue, ModelFile
-from appliance.models.file.gguf import GGUFFile
+from appliance.models.file.gguf import GGUFFile, TensorInfo
 from appliance.models.file.metadata import Metadata, Strings
 from appliance.models.file.roles import Role, by_rank
 from appliance.models.file.tiling import Tiling
@@ -128,6 +130,13 @@ class Footprint:
     steady: bool = False  # passes have one size: dummy rows have seats
 
     @property
+    def head(self) -> GuessHead | None:
+        """Its layer that guesses, where the policy asks for it and the file has it."""
+        if self.model.speculation != "heads" or self.shape is None or self.tiles is None:
+            return None
+        return guess_head(self.shape, self.tiles.gguf.tensors)
+
+    @property
     def streaming(self) -> bool | str:
         """The policy's `streaming_decrypt`; llama.cpp keeps all of a model."""
         return False if self.foreign is not None else self.model.streaming_decrypt
@@ -175,9 +184,16 @@ class Footprint:
         return 1.0 if self.tiles is None else chosen_share(self.tiles.gguf.metadata)
 
     def cache(self, slots: int) -> int:
-        """Bytes of keys and values, those of a draft model included."""
+        """Bytes of keys and values, those of a draft model or of a layer that guesses included, and
+        of states that are set aside."""
         slot, helper = self.slot
-        return slots * slot + min(slots, draft.SLOTS) * helper
+        return slots * slot + min(slots, draft.SLOTS) * helper + self._aside(slots)
+
+    def _aside(self, slots: int) -> int:
+        """Bytes of states that are set aside while guesses are read."""
+        if self.shape is None or self.steady or self.model.speculation == "off":
+            return 0
+        return min(slots, SPECULATING) * state_nbytes(self.shape)
 
     @property
     def prefixes(self) -> int:
@@ -205,25 +221,38 @@ class Footprint:
 
     @property
     def slot(self) -> tuple[int, int]:
-        """Bytes of a whole context's pages and of a state, and of those of the draft model."""
-        def of(shape: Architecture | None) -> int:
-            context = 0 if shape is None else shape.context(self.context)
+        """Bytes of a whole context's pages and of a state, and of those of the draft model or of the
+        layer that guesses."""
+        def of(shape: Architecture | None, most: int | None = None) -> int:
+            context = 0 if shape is None else min(shape.context(self.context), most or self.context)
             return 0 if shape is None else (
                 slot_nbytes(shape, context, self.model.kv_cache) + state_nbytes(shape)
                 + WORD_NBYTES * pages_of(context))
-        return of(self.shape), of(self.draft)
+        head = self.head
+        return of(self.shape), of(self.draft) if head is None else of(head.architecture, HEAD_CONTEXT)
 
     def activations(self, rows: int, threads: int) -> int:
-        """Bytes of the buffers of a pass, those of a draft model included, of sampling, and of the
-        seats of dummy rows."""
-        total = 0 if self.shape is None else scratch.nbytes(self.shape.vocabulary) + self._dummies(rows)
+        """Bytes of the buffers of a pass, those of a draft model or of a layer that guesses
+        included, of sampling, and of the seats of dummy rows."""
+        total = self._head_activations(rows, threads)
+        if self.shape is not None:
+            total += scratch.nbytes(self.shape.vocabulary) + self._dummies(rows)
         for shape, tiles, roles, more in (
                 (self.shape, self.tiles, self.roles, {}),
                 (self.draft, self.draft_tiles, self.draft_roles, {"wanted": draft.SLOTS})):
             if shape is not None and tiles is not None:
-                total += activations_nbytes(shape, widths(tiles.gguf, roles), rows=rows, threads=threads,
+                total += activations_nbytes(shape, widths(tiles.gguf.tensors, roles), rows=rows, threads=threads,
                                             context=shape.context(self.context), **more)
         return total
+
+    def _head_activations(self, rows: int, threads: int) -> int:
+        """Bytes of the buffers of a layer that guesses."""
+        head = self.head
+        if head is None or self.tiles is None:
+            return 0
+        own, kinds = head.architecture, widths(head.view(self.tiles.gguf.tensors), head.roles)
+        return activations_nbytes(own, kinds, rows=max(min(rows, HEAD_ROWS), draft.SLOTS), threads=threads,
+                                  context=min(own.context(self.context), HEAD_CONTEXT), wanted=draft.SLOTS)
 
     def _dummies(self, rows: int) -> int:
         """Bytes of the seats of dummy rows."""
@@ -257,8 +286,9 @@ class Footprint:
         slots, (slot, helper) = share.slots, self.slot
         state = state_nbytes(self.shape)
         kind = f"{self.model.kv_cache}, and a state of {kibibytes(state)}" if state else self.model.kv_cache
-        yield Line(f"{name}: keys and values ({kind}), {slots} x {mebibytes(slot)}" + (
-            f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
+        guesses = "draft" if self.head is None else "layer that guesses"
+        helped = f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its {guesses}" if helper else ""
+        yield Line(f"{name}: keys and values ({kind}), {slots} x {mebibytes(slot)}{helped}", self.cache(slots))
         if self.prefixes:
             kept = self.snapshots(share)
             beside = "" if kept is None else f", with {quantity(kept.count, 'state')} of {kibibytes(kept.state)}"
@@ -350,7 +380,8 @@ def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
     context = most if shape is None else shape.context(most)
     drafts = [each for each in policy.models if each.name == model.draft_model and shape is not None]
     helper = _tiling(catalogue.of(drafts[0]))[1] if drafts else None
-    roles, helper_roles = ({} if each is None else known_roles(each.gguf) for each in (tiles, helper))
+    roles = {} if tiles is None else known_roles(tiles.gguf, guesses=model.speculation == "heads")
+    helper_roles = {} if helper is None else known_roles(helper.gguf)
     foreign = foreign_reason(model, file, policy) if size else None
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
                      helper, foreign, fault, roles, helper_roles, keeps_cadence(policy))
@@ -391,10 +422,11 @@ def chosen_share(metadata: Metadata) -> float:
     return used / count if isinstance(used, int) and isinstance(count, int) and 0 < used <= count else 1.0
 
 
-def known_roles(header: GGUFFile) -> Mapping[str, Role]:
-    """The role of each tensor as its family's card says; by its rank where the file fits none."""
+def known_roles(header: GGUFFile, *, guesses: bool = False) -> Mapping[str, Role]:
+    """The role of each tensor as its family's card says; by its rank where the file fits none.
+    `guesses`: also of the layer that guesses."""
     try:
-        return roles_of(header)
+        return roles_of(header, guesses=guesses)
     except ApplianceError:
         return by_rank(header)
 
@@ -411,11 +443,11 @@ def _shape(header: GGUFFile, rope: Extension | None = None) -> Architecture | No
         return None
 
 
-def widths(header: GGUFFile, roles: Mapping[str, Role]) -> dict[str, tuple[int, int]]:
+def widths(tensors: Mapping[str, TensorInfo], roles: Mapping[str, Role]) -> dict[str, tuple[int, int]]:
     """Most columns of the matrices that take each kind of activations, and of the runs among them;
     formats without a kernel are left out."""
     found: dict[str, tuple[int, int]] = {}
-    for name, info in header.tensors.items():
+    for name, info in tensors.items():
         if roles.get(name, "vector") != "vector" and info.format.name in SHAPES:
             kind = SHAPES[info.format.name].activation
             most, of_runs = found.get(kind, (0, 0))

@@ -6,6 +6,7 @@ The disk is hostile: each file is read once, and what is hashed against the pin 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -192,7 +193,7 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
     """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever
     comes of it."""
     path, key, share, packing = file.path, given.key, given.memory, Packing(given.kernels)
-    pin = bytes.fromhex(model.sha256)
+    pin, roles = bytes.fromhex(model.sha256), functools.partial(roles_of, guesses=model.speculation == "heads")
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
     streamed = model.streaming_decrypt is True or (model.streaming_decrypt == "auto" and share.resident is not None)
     try:
@@ -209,14 +210,14 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
                     path, pin, interleave=packing, progress=given.progress, parse=file.parse,
                     tile_size=native.plain_tile_size(given.cpus), pinned_shards=each), given)
             return open_resident(path, pin, given.progress, interleave=packing, parse=file.parse, pinned_shards=each,
-                                 roles=roles_of, unseen=model.access_pattern != "leaks")
+                                 roles=roles, unseen=model.access_pattern != "leaks")
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
         if streamed:
             return _streamed(model, open_sealed(path, key.data, header_sha256=header_pin, sha256=pin,
                                                 layout=file.layout), given)
         return open_sealed_resident(path, key.data, header_sha256=header_pin, sha256=pin, progress=given.progress,
-                                    layout=file.layout, roles=roles_of)
+                                    layout=file.layout, roles=roles)
     finally:
         if key is not None:
             key.wipe()
@@ -360,7 +361,7 @@ def _start(model: Model, source: OwnSource, given: Loading) -> RunningModel:
         options = EngineOptions(context_length=positions(model, given.limits), slots=given.memory.slots,
                                 kv_cache=model.kv_cache, rope=rope_of(model), threads=given.threads,
                                 rows=given.memory.rows, speculate=model.speculation != "off",
-                                steady=given.interval is not None,
+                                heads=model.speculation == "heads", steady=given.interval is not None,
                                 prefix_nbytes=0 if model.prefix_cache is None else model.prefix_cache.size_bytes)
         engine = Engine.open(source, options, kernels=given.kernels,
                              draft=None if given.draft is None else cast("OwnSource", given.draft.source))

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import time
 
-from appliance.engine.batch.draft import Drafter
 from appliance.engine.batch.fixed_pass import FixedPass
-from appliance.engine.batch.guesses import Guesses
+from appliance.engine.batch.guesses import Guesses, Helper
 from appliance.engine.batch.kept_texts import KeptTexts
 from appliance.engine.batch.plan import Plan, PlanItem, Planner
 from appliance.engine.batch.sequence import Guide, Sequence
@@ -33,10 +32,10 @@ class Batcher:
     """The running answers of one engine."""
 
     def __init__(self, forward: Forward, seats: Seats, *, speculate: bool = True,
-                 drafter: Drafter | None = None) -> None:
+                 helper: Helper | None = None) -> None:
         self.forward, self.seats = forward, seats
-        cost = PassCost(*forward.expert_reads)
-        self._guesses = Guesses(seats.limits, drafter, cost) if speculate else None
+        cost = PassCost(*forward.expert_reads, forward.state_cost)
+        self._guesses = Guesses(seats.limits, helper, cost) if speculate else None
         self.planner = Planner(seats.limits, self._guesses, streamed=forward.streamed, pass_cost=cost)
         self.texts = KeptTexts(seats)
         self.running: list[Sequence] = []
@@ -49,7 +48,10 @@ class Batcher:
         """Have each pass of one size from now on, also where no answer is in progress."""
         self._fixed, limits = fixed, fixed.within(self.seats.limits)
         self.planner.fix(limits)
-        if self._guesses is not None:
+        if self.seats.limits.stateful:  # rows that are read again would take those of prompts
+            self._guesses = None
+            self.planner.guess_no_more()
+        elif self._guesses is not None:
             self._guesses.fix(limits)
 
     @property
@@ -169,8 +171,9 @@ class Batcher:
                         before.cached, generation=generation, guide=guide, stateful=before.stateful)
 
     def _begin(self, sequence: Sequence) -> None:
-        """Make guesses for an answer, where there are any."""
-        if self._guesses is not None and sequence.lanes is None:
+        """Make guesses for an answer, where there are any. The state of a negative prompt is not
+        set aside."""
+        if self._guesses is not None and sequence.lanes is None and not (sequence.stateful and sequence.guide):
             self._guesses.begin(sequence)
 
     # --- a pass -----------------------------------------------------------------------------------
@@ -184,6 +187,11 @@ class Batcher:
     def _execute(self, plan: Plan) -> Logits:
         """The logits of a pass."""
         start = time.monotonic()
+        if self._guesses is not None:
+            self._guesses.begin_pass()
+        for item in plan.items:
+            if item.sequence.stateful and item.guesses:
+                self.seats.set_aside(item.sequence.slot)
         with self._masks.meanwhile([(constrained, item.guesses) for item in plan.items if item.complete
                                     and (constrained := item.sequence.generation.constraint) is not None]):
             logits = self.forward.run(plan.tokens, plan.positions, plan.slots, plan.logit_rows)
@@ -196,17 +204,25 @@ class Batcher:
         advances: Advances = []
         for item, prompt_logits, choice_logits in plan.split(logits):
             one, first = item.sequence, item.strand.position
+            tokens = item.strand.todo[:item.count]
             advances += [(one, one.generation.read(first + place, row)) for place, row in enumerate(prompt_logits)]
             item.strand.position += item.count
             del item.strand.todo[:item.count]
-            if one.stateful:
+            if one.stateful and not item.guesses:
                 self.texts.pass_by(one)
             if item.complete and one.lanes is not None:
                 advances.append((one, self._branch(one, one.lanes, choice_logits)))
             elif item.complete:
                 if not one.generation.tokens:
                     self.texts.keep(one, ended=False)
-                advances += [(one, each) for each in self._advance(item, choice_logits)]
+                row, one.reread = item.row + one.reread, 0
+                steps = self._advance(item, choice_logits)
+                advances += [(one, each) for each in steps]
+                if self._guesses is not None:
+                    known = [*tokens[1 + row - item.row:], *(each.token for each in steps if each.token is not None)]
+                    self._guesses.note(one, row, known)
+                if one.stateful and item.guesses:
+                    self._commit(item, first, tokens)
         return advances
 
     def _branch(self, sequence: Sequence, lanes: Lanes, logits: Logits) -> Advance:
@@ -237,7 +253,8 @@ class Batcher:
                 one.todo.append(advance.token)
                 break
             one.position += 1
-        self.seats.cut(one.slot, one.position)
+        if not (one.stateful and item.guesses):
+            self.seats.cut(one.slot, one.position)
         if guide is not None:
             guide.position += len(advances)
             self.seats.cut(guide.slot, guide.position)
@@ -245,6 +262,20 @@ class Batcher:
         if self._guesses is not None:
             self._guesses.settle(one, [each.token for each in advances if each.token is not None])
         return advances
+
+
+    def _commit(self, item: PlanItem, first: int, tokens: list[int]) -> None:
+        """After guesses of an answer whose layers keep a state: keep it where all were right. Else
+        put back the one before this pass, which began at position `first` with `tokens`, and read
+        them again with the right guesses."""
+        one = item.sequence
+        right = one.position - first - item.count
+        if right == len(item.guesses):
+            self.texts.pass_by(one)
+            return
+        self.seats.put_back(one.slot, first)
+        one.position, one.todo = first, [*tokens, *item.guesses[:right], *one.todo]
+        one.reread = len(one.todo) - 1
 
 
 def _strands(sequence: Sequence) -> list[Strand]:

@@ -75,6 +75,8 @@ def cost(source: TileSource, draft: TileSource) -> float:
 class Drafter:
     """Not safe to use from two threads at once."""
 
+    trials = 0  # its guesses are dear to make: each is tried
+
     def __init__(self, forward: Forward, cache: KVCache, vocabulary: int, price: float) -> None:
         self.cost = price
         self._forward, self._cache, self._vocabulary = forward, cache, vocabulary
@@ -160,6 +162,12 @@ class Drafter:
         for text, feed in zip(texts, feeds, strict=True):
             text.tokens.extend(feed)
         return [int(row[:self._vocabulary].argmax()) for row in logits]
+
+    def note(self, slot: int, first: int, tokens: Sequence[int]) -> None:
+        """Nothing of the large model's rows is needed."""
+
+    def begin_pass(self) -> None:
+        """Nothing was noted."""
 
     def forget(self, slot: int) -> None:
         """Wipe what was read for a slot of the large model, if anything was."""

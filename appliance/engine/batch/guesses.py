@@ -1,23 +1,59 @@
 """Guesses of the next tokens of answers: tokens that a constraint forces, else from the answer's
-own text, else a draft model's.
+own text or from a helper, by what has paid. A helper is a draft model, or the model's own layer
+that guesses.
 
 A guess changes no answer (`speculate`), so whatever fails here is done without.
 """
 
 from __future__ import annotations
 
-from appliance.engine.batch.draft import Drafter, GuessRequest
+import collections.abc
+from typing import Protocol
+
+from appliance.engine.batch.draft import GuessRequest
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.batch.speculate import PassCost, Speculation
 from appliance.errors import EngineError, ModelError
+from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime.boundary import BatchLimits
+
+
+class Helper(Protocol):
+    """A maker of guesses beside the text itself."""
+
+    @property
+    def cost(self) -> float:
+        """The cost of a guess, in passes of the model."""
+
+    @property
+    def trials(self) -> int:
+        """Guesses of a text that are only compared before any is tried."""
+
+    def note(self, slot: int, first: int, tokens: collections.abc.Sequence[int]) -> None:
+        """Tell which rows of the last pass a text has, from row `first` on, and the token after
+        each."""
+
+    def begin_pass(self) -> None:
+        """Tell that the model's rows are overwritten now."""
+
+    def guess(self, asks: collections.abc.Sequence[GuessRequest]) -> list[list[int]]:
+        """Guesses for each of some texts."""
+
+    def forget(self, slot: int) -> None:
+        """Wipe what was read for a slot of the model."""
+
+    def forget_all(self) -> None:
+        """Wipe what was read for any slot."""
+
+    def release(self) -> None:
+        """Overwrite every buffer and the cache with zeros."""
 
 
 class Guesses:
     """The guesses for all running answers, by their slots."""
 
-    def __init__(self, limits: BatchLimits, drafter: Drafter | None, pass_cost: PassCost) -> None:
-        self._limits, self._drafter, self._pass_cost = limits, drafter, pass_cost
+    def __init__(self, limits: BatchLimits, helper: Helper | None, pass_cost: PassCost) -> None:
+        self._limits, self._helper, self._pass_cost = limits, helper, pass_cost
         self._texts: dict[int, Speculation] = {}
 
     def fix(self, limits: BatchLimits) -> None:
@@ -27,17 +63,18 @@ class Guesses:
     def begin(self, sequence: Sequence) -> None:
         """Make guesses for an answer from now on, in the place of another one of its slot."""
         self.forget(sequence.slot)
-        cost = None if self._drafter is None else self._drafter.cost
+        cost, trials = (None, 0) if self._helper is None else (self._helper.cost, self._helper.trials)
+        prompt = list(sequence.generation.prompt_ids)
         try:
-            self._texts[sequence.slot] = Speculation(list(sequence.generation.prompt_ids), cost, self._pass_cost)
+            self._texts[sequence.slot] = Speculation(prompt, cost, self._pass_cost, trials)
         except MemoryError:
             self._texts.clear()
 
     def forget(self, slot: int) -> None:
         """Make no more guesses for a slot, and wipe what was read for it."""
         self._texts.pop(slot, None)
-        if self._drafter is not None:
-            self._drafter.forget(slot)
+        if self._helper is not None:
+            self._helper.forget(slot)
 
     def make(self, decoding: list[Sequence]) -> list[list[int]]:
         """Guesses for answers that decode, no more than tokens each may still have after the next,
@@ -47,17 +84,28 @@ class Guesses:
         guesses, asks = list[list[int]](), list[tuple[int, GuessRequest]]()
         for index, each in enumerate(decoding):
             speculation = self._texts.get(each.slot)
-            room = max(0, min(each.generation.left - 1, most, limits.context - each.position - 1))
+            room = max(0, min(each.generation.left - 1, most, limits.context - each.position - len(each.todo)))
+            if each.stateful:  # states are noted at the ends of pages: no pass goes beyond one
+                room = max(0, min(room, limits.rows // places - each.rows, -(each.position + len(each.todo)) % PAGE))
             guesses.append([] if speculation is None else self._own(each, speculation, room, places))
             if speculation is not None and not guesses[index]:
                 count = speculation.draft_count(room, places)
                 if count:
                     asks.append((index, GuessRequest(each.slot, speculation.tokens, count)))
-        for (index, ask), tokens in zip(asks, self._from_draft([ask for _, ask in asks]), strict=False):
+        for (index, ask), tokens in zip(asks, self._from_helper([ask for _, ask in asks]), strict=False):
             speculation = self._texts[ask.slot]
-            speculation.offer(tokens)
-            guesses[index] = self._within(decoding[index], speculation, tokens)
+            guesses[index] = self._within(decoding[index], speculation, speculation.offer(tokens))
         return guesses
+
+    def begin_pass(self) -> None:
+        """Tell the helper that the model's rows are overwritten now."""
+        if self._helper is not None:
+            self._helper.begin_pass()
+
+    def note(self, sequence: Sequence, first: int, tokens: list[int]) -> None:
+        """Tell the helper which rows an answer had in a pass, and the token after each."""
+        if self._helper is not None and sequence.slot in self._texts:
+            self._helper.note(sequence.slot, first, tokens)
 
     def settle(self, sequence: Sequence, tokens: list[int]) -> None:
         """Learn the tokens that were chosen in a pass."""
@@ -86,14 +134,14 @@ class Guesses:
         speculation.correct(len(guesses))
         return guesses
 
-    def _from_draft(self, asks: list[GuessRequest]) -> list[list[int]]:
-        """Guesses of the draft model; none without one. If it fails, because its disk lies, say, it
+    def _from_helper(self, asks: list[GuessRequest]) -> list[list[int]]:
+        """Guesses of the helper; none without one. If it fails, because its disk lies, say, it
         is asked no more, and what it read is wiped: no answer needs it."""
-        if self._drafter is None or not asks:
+        if self._helper is None or not asks:
             return []
         try:
-            return self._drafter.guess(asks)
+            return self._helper.guess(asks)
         except (EngineError, ModelError):
-            self._drafter.forget_all()
-            self._drafter = None
+            self._helper.forget_all()
+            self._helper = None
             return []

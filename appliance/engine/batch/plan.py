@@ -33,6 +33,7 @@ class PlanItem:
     complete: bool = True
     prompt_rows: int = 0  # rows, the first ones, whose logits tell of the prompt's next token
     choice_rows: int = 0  # rows whose logits a token is chosen by
+    row: int = 0  # its first row in the pass
 
 
 @dataclass(slots=True)
@@ -59,7 +60,8 @@ class Plan:
                 self.add_rows(sequence.guide.slot, sequence.guide.position, [sequence.guide.next, *guesses], ahead)
         if sequence.phase is Phase.DECODING:
             self.answering += len(self.tokens) - before
-        self.items.append(PlanItem(sequence, part, count, guesses, complete, prompt_rows, len(self.logit_rows) - first))
+        self.items.append(PlanItem(sequence, part, count, guesses, complete, prompt_rows, len(self.logit_rows) - first,
+                                   before))
 
     def add_rows(self, slot: int, position: int, tokens: list[int], logits: int, prompt_rows: int = 0) -> None:
         """Add rows of a slot; the first `prompt_rows` and the last `logits` of them have logits."""
@@ -87,6 +89,10 @@ class Planner:
         self._limits, self._guesses, self._fixed = limits, guesses, False
         self._time, self._share = PassTime(streamed, pass_cost), PromptShare()
 
+    def guess_no_more(self) -> None:
+        """Plan passes without guesses from now on."""
+        self._guesses = None
+
     def share_by(self, weights: Mapping[str, int]) -> None:
         """Tenants share the rows of prompts by these weights, from now on."""
         self._share = PromptShare(weights)
@@ -105,12 +111,13 @@ class Planner:
     def plan(self, sequences: list[Sequence]) -> Plan:
         """The next pass."""
         plan, limits = Plan(), self._limits
-        decoding = _fitting(sequences, Phase.DECODING, min(limits.wanted, limits.rows))
+        decoding = _fitting(sequences, Phase.DECODING, limits.wanted, limits.rows)
         alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(sequences)
         guesses = self._guesses.make(decoding) if alone and self._guesses is not None else [[] for _ in decoding]
         for each, tokens in zip(decoding, guesses, strict=True):
-            plan.add(each, each, 1, tokens, 0, complete=True)
-        self._add_prompts(plan, decoding, _fitting(sequences, Phase.READING, limits.wanted - _places(decoding)))
+            plan.add(each, each, len(each.todo), tokens, 0, complete=True)
+        left = limits.wanted - _places(decoding)
+        self._add_prompts(plan, decoding, _fitting(sequences, Phase.READING, left, left))
         return plan
 
     def record(self, plan: Plan, seconds: float) -> None:
@@ -121,11 +128,11 @@ class Planner:
 
     def _add_prompts(self, plan: Plan, decoding: list[Sequence], reading: list[Sequence]) -> None:
         """Add shares of prompts beside answers that decode."""
-        limits, decoding_rows, parts = self._limits, _places(decoding), [each.reading for each in reading]
+        limits, decoding_rows, parts = self._limits, _rows(decoding), [each.reading for each in reading]
         beside = _places(reading) - len(reading)  # rows of negative prompts
         room = max(0, limits.rows - decoding_rows - beside)
         shares = self._share.rows(parts, *((room, None) if self._fixed else self._room(decoding, parts, room)))
-        logit_room = limits.wanted - decoding_rows - _places(reading)  # more rows that may have logits
+        logit_room = limits.wanted - _places(decoding) - _places(reading)  # more rows that may have logits
         for each, part, count in zip(reading, parts, map(Strand.stop_after, parts, shares), strict=True):
             complete = part is each and count == len(part.todo)
             tells = part is each and each.generation.request.prompt_logprobs
@@ -144,22 +151,28 @@ class Planner:
         if not decoding:
             return room, None
         passes = self._share.passes([each.tenant for each in decoding], [each.tenant for each in parts])
-        rows = _places(decoding)
+        rows = _rows(decoding)
         return min(room, self._time.gap_rows(rows, passes)), self._time.long_rows(rows, passes)
 
 
 def _places(answers: list[Sequence]) -> int:
-    """Rows of a pass that gives each of some answers a token."""
+    """Rows with logits of a pass that gives each of some answers a token."""
     return sum(each.places for each in answers)
 
 
-def _fitting(answers: list[Sequence], phase: Phase, rows: int) -> list[Sequence]:
-    """The first answers of a state, as many as find room in rows."""
+def _rows(answers: list[Sequence]) -> int:
+    """All rows of such a pass."""
+    return sum(each.rows for each in answers)
+
+
+def _fitting(answers: list[Sequence], phase: Phase, places: int, rows: int) -> list[Sequence]:
+    """The first answers of a state, as many as find room in rows, and in rows with logits."""
     first = list[Sequence]()
     for each in answers:
         if each.phase is phase:
-            rows -= each.places
-            if rows < 0:
+            places -= each.places
+            rows -= each.rows
+            if min(places, rows) < 0:
                 break
             first.append(each)
     return first

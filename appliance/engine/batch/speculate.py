@@ -21,11 +21,16 @@ _REACH = 8192  # tokens back that are searched
 _WINDOW = _REACH + max(_GRAMS)  # tokens that a search may need: what is older would only take memory
 _FIRST, _HOPED = 0.6, 0.85  # shares of right guesses that are expected before the first; of a mixture, to try one
 _MEMORY = 0.85  # weight of the past in that share, for each guess that was decided
+_WORTH = 1.03  # tokens per cost, from which guesses are tried after some were compared: costs are known roughly
+_LONG_MEMORY, _LEAST = 0.95, 0.45  # the weight of the past then, and the share that is expected after a pause
 _PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
 
 # Cost of a pass by its rows, in passes of one row. Measured with weights that stay in no cache: a
 # tile of the kernels has six rows and waits for memory; from there on each row costs computing.
 _TILE, _ROW_OF_TILE, _ROW = 6, 0.07, 0.28
+# Where layers keep states, rows go through these one after the other: measured with the shape of
+# Qwen3.5-0.8B in Q4_K, on two threads.
+_ROW_OF_STATES = 0.15
 
 
 def pass_cost(rows: float) -> float:
@@ -44,12 +49,15 @@ class PassCost:
     share: float = 0.0  # of the bytes of weights that a row reads: those of its experts
     experts: int = 1
     used: int = 1  # by each row
+    state: float = 0.0  # cost of setting a text's state aside before guesses, in passes of one row; 0: there is none
 
-    def __call__(self, rows: int) -> float:
+    def __call__(self, rows: float) -> float:
         """The cost of a pass of so many rows, in passes of one row."""
+        if self.state and not self.share:
+            return 1 + _ROW_OF_STATES * (rows - 1)
         if not self.share:
             return pass_cost(rows)
-        read = self.experts / self.used * (1 - (1 - self.used / self.experts)**rows)  # in those of one row
+        read: float = self.experts / self.used * (1 - (1 - self.used / self.experts)**rows)  # in those of one row
         return (1 - self.share) * pass_cost(rows) + self.share * read * pass_cost(rows / read)
 
 
@@ -80,10 +88,16 @@ class PromptLookup:
 
 class Pace:
     """How many guesses to make: as many as pay by the share of right ones, none for a while when
-    none do."""
+    none do.
 
-    def __init__(self, cost: float = 0.0, pass_cost: PassCost = DENSE) -> None:
-        """`cost` of making one guess, in passes of one row."""
+    Guesses that are cheap to make and dear to try are only compared at first, and after each pause:
+    such a trial costs no row.
+    """
+
+    def __init__(self, cost: float = 0.0, pass_cost: PassCost = DENSE, trials: int = 0) -> None:
+        """`cost` of making one guess, in passes of one row; `trials`: guesses that are compared
+        before any is tried."""
+        self._trials, self.trials = trials, trials
         self._cost, self._pass_cost, self._first = cost, pass_cost, _HOPED if pass_cost.share else _FIRST
         self._share = self._first
         self._rest, self._patience = 0, _PATIENCE
@@ -91,63 +105,90 @@ class Pace:
     def gain(self, guesses: int, answers: int) -> float:
         """Tokens per cost with so many guesses for each of `answers` in a pass; 1 without guesses.
         """
-        tokens = sum(self._share**i for i in range(guesses + 1))
-        passes = self._pass_cost(answers * (1 + guesses)) / self._pass_cost(answers)
-        return tokens / (passes + guesses * self._cost)
+        tokens, state = sum(self._share**i for i in range(guesses + 1)), self._pass_cost.state
+        again = tokens * (1 - self._share**guesses) if state else 0.0  # rows that are read again
+        passes = self._pass_cost(answers * (1 + guesses + again)) / self._pass_cost(answers)
+        return tokens / (passes + guesses * self._cost + (answers * state if guesses else 0.0))
+
+    def best(self, answers: int = 1) -> float:
+        """The most tokens per cost that guesses give an answer; 1 while none are made."""
+        return 1.0 if self._rest or self.trials else self.gain(self._best(answers), answers)
+
+    def _best(self, answers: int) -> int:
+        """The number of guesses that gives most; 0 where that is not worth it."""
+        best = max(range(LONGEST + 1), key=lambda guesses: self.gain(guesses, answers))
+        return 0 if self._trials and self.gain(best, answers) < _WORTH else best
 
     def count(self, answers: int = 1) -> int:
         """Guesses for the next pass, in which `answers` decode."""
         if self._rest:
             self._rest -= 1
             return 0
-        best = max(range(LONGEST + 1), key=lambda guesses: self.gain(guesses, answers))
+        if self.trials:
+            return 1
+        best = self._best(answers)
         if best == 0:
-            self._share, self._rest = self._first, self._patience
+            self._share = max(self._share, _LEAST) if self._trials else self._first
+            self._rest, self.trials = self._patience, self._trials
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
         return best
 
     def record(self, guessed: int, right: int) -> None:
         """Learn from a pass: the first wrong guess decides no more about those after it."""
+        self.trials = max(self.trials - guessed, 0)
+        memory = _LONG_MEMORY if self._trials else _MEMORY
         for decided in range(min(right + 1, guessed)):
-            self._share = _MEMORY * self._share + (1 - _MEMORY) * (decided < right)
+            self._share = memory * self._share + (1 - memory) * (decided < right)
         if 0 < guessed == right:
             self._patience = _PATIENCE
 
 
 class Speculation:
-    """The guesses of one answer: from its own text, else from a draft model of `draft_cost` for a
-    guess."""
+    """The guesses of one answer: from its own text, or from a helper of `draft_cost` for a guess,
+    of which the first `trials` are only compared."""
 
     def __init__(self, prompt: Sequence[int], draft_cost: float | None = None,
-                 pass_cost: PassCost = DENSE) -> None:
+                 pass_cost: PassCost = DENSE, trials: int = 0) -> None:
         self._lookup, self._lookup_pace = PromptLookup(prompt), Pace(0.0, pass_cost)
-        self._draft_pace = None if draft_cost is None else Pace(draft_cost, pass_cost)
+        self._draft_pace = None if draft_cost is None else Pace(draft_cost, pass_cost, trials)
         self.tokens = array("i", () if self._draft_pace is None else prompt)  # for the draft: of prompt and answer
         self._guess_count, self._by_draft = 0, False
+        self._compared: int | None = None  # a guess that is not tried
 
     def guess(self, room: int, answers: int = 1) -> list[int]:
-        """Guesses from the text for the next pass of `answers` answers, at most `room`."""
+        """Guesses from the text for the next pass of `answers` answers, at most `room`. None where
+        those of the helper have paid more."""
+        self._guess_count, self._by_draft = 0, False
+        if self._draft_pace is not None and self._draft_pace.best(answers) > self._lookup_pace.best(answers):
+            return []
         guesses = self._lookup.guess(min(self._lookup_pace.count(answers), room)) if room > 0 else []
         self._guess_count, self._by_draft = len(guesses), False
         return guesses
 
     def draft_count(self, room: int, answers: int = 1) -> int:
-        """How many guesses of a draft model pay in the next pass, when the text has none."""
+        """How many guesses of a helper pay in the next pass, when the text has none."""
         return 0 if self._draft_pace is None or room < 1 else min(self._draft_pace.count(answers), room)
 
-    def offer(self, guesses: Sequence[int]) -> None:
-        """Tell what the draft model guessed."""
+    def offer(self, guesses: list[int]) -> list[int]:
+        """Tell what the helper guessed; those of it that are to be tried."""
+        if self._draft_pace is not None and self._draft_pace.trials and guesses:
+            self._compared = guesses[0]
+            guesses = []
         self._guess_count, self._by_draft = len(guesses), True
+        return guesses
 
     def correct(self, count: int) -> None:
         """Tell how many of the guesses are tried, and so say how good guesses are; 0 where others
         took their place."""
         self._guess_count = count
 
-    def settle(self, chosen: Sequence[int]) -> None:
+    def settle(self, chosen: list[int]) -> None:
         """Tell what was chosen in the pass: right guesses, and one token more."""
         pace = self._draft_pace if self._by_draft else self._lookup_pace
-        if pace is not None:
+        if self._compared is not None and self._draft_pace is not None:
+            self._draft_pace.record(1, int(chosen[:1] == [self._compared]))
+            self._compared = None
+        elif pace is not None:
             pace.record(self._guess_count, len(chosen) - 1)
         self._lookup.extend(chosen)
         if self._draft_pace is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.forward.lookup import Lookup
+from appliance.engine.forward.lookup import Lookup, TokenRows
 from appliance.engine.forward.program_tables import Parts, ProgramTables, order_of
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.families import names
@@ -32,6 +32,7 @@ from appliance.kernels.layouts.step import (
     ExpertRows,
     Step,
     Unit,
+    Weight,
     delta_nbytes,
 )
 from appliance.kernels.runtime import boundary
@@ -86,7 +87,7 @@ def row_widths(a: Architecture) -> dict[str, int]:
     convolved = max((each.convolved for each in states), default=0)
     return {"RESIDUAL": a.embedding, "PROJECTED": max([*projected, *(each.projected for each in states)]),
             "ATTENDED": max([a.query_width, *(each.result for each in states)]), "HIDDEN": 2 * a.hidden,
-            **({"CONVOLVED": convolved} if convolved else {}),
+            **({"CONVOLVED": convolved} if convolved else {}), **({"JOINED": 2 * a.embedding} if a.joined else {}),
             **({"PRODUCT": a.embedding} if apart or mixture is not None else {}),
             **({} if mixture is None else {
                 "ROUTED": padded_rows(mixture.count), "EXPANDED": 2 * mixture.width, "MIXED": a.embedding})}
@@ -176,8 +177,11 @@ class Forward:
         self._buffers(rows, wanted)
         self._program(plan)
         self._call_tables(rows)
-        self._embedding = None if not source.streams(names.EMBEDDING) else Lookup(
-            source, table, self._rows["RESIDUAL"], self._private_row)
+        self._embedding: Lookup | TokenRows | None = None
+        if architecture.joined:
+            self._embedding = TokenRows(source, table, self._rows["JOINED"])
+        elif source.streams(names.EMBEDDING):
+            self._embedding = Lookup(source, table, self._rows["RESIDUAL"], self._private_row)
         self._kernel = table.address("step")
 
     # --- once: weights ----------------------------------------------------------------------------
@@ -199,6 +203,10 @@ class Forward:
         self.expert_reads = ((0.0, 1, 1) if mixture is None or every else
                              (chosen / max(common + chosen, 1), mixture.count, mixture.used))
         """The share of experts in the bytes that a row reads, how many there are, and how many it chooses."""
+        self.state_cost = 2 * self._cache.states.stride * min(self._pool.threads, 4) / max(common + chosen, 1)
+        """The cost of setting a state aside, in passes of one row: by bytes, and one thread copies."""
+        self.row_nbytes = common + chosen
+        """Bytes of weights that a row reads, those of its logits included."""
 
     def _program(self, plan: TensorPlan) -> None:
         """The tables of weights and operations."""
@@ -207,6 +215,8 @@ class Forward:
                                self._cache, self._ops)
         self._kept, self._program_tables = tables.kept, tables
         tables.weight(step, Step.offsets["EMBEDDING_WEIGHT"], names.EMBEDDING)
+        if a.joined:  # its rows are there before the kernel runs
+            step.put(Weight, {"GATHER": 0}, Step.offsets["EMBEDDING_WEIGHT"])
         tables.operations(self._rows)
         tables.weight(step, Step.offsets["OUTPUT_WEIGHT"], plan.output,
                       bias=names.OUTPUT_BIAS if names.OUTPUT_BIAS in plan.others else None)
@@ -241,7 +251,8 @@ class Forward:
         self._rows: dict[str, tuple[int, int]] = {}  # buffer -> address, stride
         for word, width in row_widths(a).items():
             self._rows[word] = self._allocate(stride(width) * rows * rows_each(a, word)), stride(width)
-            self._step.put(Step, {word: self._rows[word][0], word + "_STRIDE": stride(width)})
+            if word in Step.fields:
+                self._step.put(Step, {word: self._rows[word][0], word + "_STRIDE": stride(width)})
         self._step.put(Step, {"PAIRS": rows * rows_each(a, "MIXED")})
         self._logits_stride = stride(padded_rows(a.vocabulary))
         self._logits = self._secret(self._logits_stride * wanted)
@@ -356,6 +367,19 @@ class Forward:
         apart = len({slot for _, _, slot, _ in bundles}) == len(bundles)
         self._step.put(Step, {"BUNDLE_COUNT": len(bundles), "UNIT_COUNT": len(units), "SPREAD": int(spread),
                                           "APART": int(apart)})
+
+    def row(self, word: str, number: int) -> int:
+        """The address of a row of a buffer, as the last pass left it."""
+        address, stride = self._rows[word]
+        return address + number * stride
+
+    def narrow(self, groups: int) -> int:
+        """Compute no more than so many groups of 16 logits from now on; bytes of weights that this
+        spares."""
+        weight, base = Step(self._step.address).OUTPUT_WEIGHT, Step.offsets["OUTPUT_WEIGHT"]
+        spared = max(weight.GROUPS - groups, 0)
+        self._step.put(Weight, {"GROUPS": weight.GROUPS - spared}, base)
+        return spared * int(weight.GROUP_NBYTES)
 
     @property
     def nbytes(self) -> int:

@@ -61,3 +61,19 @@ class Lookup:
                 self._gather(groups + index * self._stride, self._weight.columns, row, self._row)
                 self._pick(self._row, 4 * self._weight.columns, 1, masks[index, row:].ctypes.data, 1,
                            to + index * self._to[1], _LINE)
+
+
+class TokenRows:
+    """The writer of tokens' rows where each lies beside a row of another model. The embedding is in
+    memory."""
+
+    def __init__(self, source: TileSource, table: KernelTable, to: tuple[int, int]) -> None:
+        """`to`: address of the rows, and bytes between them."""
+        self._weight, self._to = source.weight(names.EMBEDDING), to
+        self._gather = table.function(f"gather_{SHAPES[self._weight.format.name].suffix}")
+
+    def __call__(self, tokens: NDArray[np.int64]) -> None:
+        """Write the rows of some tokens."""
+        address, stride = self._to
+        for index, token in enumerate(tokens.tolist()):
+            self._gather(self._weight.address, self._weight.columns, token, address + index * stride)

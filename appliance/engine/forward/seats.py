@@ -8,6 +8,7 @@ whose page was given back. `Forward.run` adds to them, as it writes positions.
     begin      kept pages become the first of an empty slot
     fork       an empty slot begins as another one does, whose full pages it shares
     cut        positions from some on are forgotten; their pages stay, and are written again
+    put back   as cut, to where a state was set aside
     rewind     as cut, and the pages go, too
     restart    as rewind, to nothing: for a text that no longer shares any page
     give back  slot, pages and promise go
@@ -148,6 +149,15 @@ class Seats:
     def cut(self, slot: int, positions: int) -> None:
         """Forget all positions of a slot but the first. Their pages stay."""
         self._boundary.forget(slot, positions)
+
+    def set_aside(self, slot: int) -> None:
+        """Before guesses are read: keep the state of a slot."""
+        self._cache.states.set_aside(slot)
+
+    def put_back(self, slot: int, positions: int) -> None:
+        """Let a slot have the state again that was set aside at so many positions."""
+        self._cache.states.put_back(slot)
+        self._boundary.put_back(slot, positions)
 
     def rewind(self, slot: int, positions: int) -> None:
         """Keep the first positions of a slot, and its promise."""

@@ -5,6 +5,10 @@ Each slot has one, of all such layers. It is that of the positions that the slot
 go back to an earlier one: the kernels begin again at position 0 only. A slot without a text has
 zeros, as it is wiped when it is given back.
 
+Guesses are committed late. The state before them is set aside, for few slots at a time. Where a
+guess is wrong it is put back, and the rows before that guess are read again: the same bits as if
+the guess had never been read.
+
 States of earlier texts stand at the ends of pages, beside those pages. A text may begin with kept
 pages up to the last page with such a state. Each tenant has a fixed share of the room. Where it is
 full, the tenant's state that was kept longest ago goes, and its page stays. With a page its state
@@ -65,14 +69,17 @@ def pieces(state: int) -> list[int]:
 class States:
     """The states of so many slots, and of earlier texts. Places and strides are in bytes."""
 
-    def __init__(self, architecture: Architecture, slots: int, kept: int = 0) -> None:
-        """`kept`: states of earlier texts that there is room for."""
+    def __init__(self, architecture: Architecture, slots: int, kept: int = 0, aside: int = 0) -> None:
+        """`kept`: states of earlier texts that there is room for; `aside`: slots that may have one
+        set aside."""
         self.places, self.stride = _places(architecture)
         """Where each layer is in a state; bytes from one slot's state to the next one's."""
         self.rooms = range(2 * slots, 2 * slots + kept) if kept else range(0)
         """The numbers of states of earlier texts, behind those of slots."""
         self._slots, self._marks = slots, dict[int, int]()
-        self._memory: Memory | None = Memory(self.stride * (self.rooms.stop or slots), huge=True)
+        first = self.rooms.stop or slots
+        self._aside, self._free = dict[int, int](), list(range(first, first + aside))  # rooms, by slot; and others
+        self._memory: Memory | None = Memory(self.stride * (first + aside), huge=True)
         if self.stride:
             locked.protect(self._memory.address, self._memory.nbytes, "states", own=self._memory.own)
         self.address, self.nbytes = self._memory.address, self._memory.nbytes
@@ -109,11 +116,38 @@ class States:
         """The positions of a slot's mark; 0 without one."""
         return self._marks.get(slot, 0)
 
+    def set_aside(self, slot: int) -> None:
+        """Keep a copy of a slot's state until `put_back`. Where no room is left, the slot that had
+        one set aside longest ago loses it: its guesses are decided."""
+        room = self._aside.pop(slot, None)
+        if room is None:
+            if not self._free:
+                self._let_go(next(iter(self._aside)))
+            room = self._free.pop()
+        self._aside[slot] = room
+        self.copy(slot, room)
+
+    def put_back(self, slot: int) -> None:
+        """Let a slot have the state that was set aside."""
+        self.copy(self._aside[slot], slot)
+
+    def _let_go(self, slot: int) -> None:
+        """Wipe what a slot has set aside, if it has anything."""
+        room = self._aside.pop(slot, None)
+        if room is not None:
+            self._zero(room)
+            self._free.append(room)
+
     def wipe(self, slot: int) -> None:
-        """Overwrite a state with zeros, and a slot's mark."""
-        for each in (slot, *([self.mark_of(slot)] if self._marks.pop(slot, None) is not None else [])):
-            if self._memory is not None:
-                ctypes.memset(self.address + each * self.stride, 0, self.stride)
+        """Overwrite a state with zeros, with a slot's mark and what it has set aside."""
+        self._zero(slot)
+        if self._marks.pop(slot, None) is not None:
+            self._zero(self.mark_of(slot))
+        self._let_go(slot)
+
+    def _zero(self, room: int) -> None:
+        if self._memory is not None:
+            ctypes.memset(self.address + room * self.stride, 0, self.stride)
 
     def release(self) -> None:
         """Overwrite everything with zeros and give the memory back; a second call does nothing."""

@@ -122,6 +122,13 @@ class Boundary:
         self._check_state(slot, keep)
         self._filled[slot] = keep
 
+    def put_back(self, slot: int, positions: int) -> None:
+        """A slot has the state of so many positions again, of those that it holds; EngineError for
+        more."""
+        if not 0 <= slot < self.limits.slots or not 0 <= positions <= self._filled[slot]:
+            raise EngineError(f"slot {slot} cannot go back to {positions} positions")
+        self._filled[slot] = positions
+
     def inherit(self, slot: int, positions: int) -> None:
         """An empty slot got the keys and values of so many positions; EngineError for one that is
         not empty, or not there."""

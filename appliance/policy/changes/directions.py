@@ -139,7 +139,7 @@ FIELDS: Mapping[str, Judge] = {
     **_rows("model.limits", ceiling, "prompt_tokens generation_tokens"), "model.limits.max_tokens_default": other,
     "alias.models": other, "service.listen.serves": ladder("all", "api", "metrics"),
     "model.prefix_cache.size": other, "model.prefix_cache.lifetime": ceiling,
-    "model.speculation": ladder("on", "hidden", "off"),
+    "model.speculation": ladder("heads", "on", "hidden", "off"),
     **_rows("model.sampling.bound", other, "default"), "model.sampling.bound.min": floor,
     "model.sampling.bound.max": ceiling, "model.sampling.extended": risk, "model.sampling.samplers": other,
     **_rows("model.sampling", ceiling, "max_beams max_logprobs"),

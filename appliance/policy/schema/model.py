@@ -149,11 +149,13 @@ class Model(Block):
     draft_model: Annotated[str | None, NAME] = Field(
         default=None, enforced_by="boot/running/load", description="Another model of this policy that proposes tokens; "
         "the output stays the same.")
-    speculation: Annotated[Literal["off", "hidden", "on"], Pick(("off", "hidden", "on"))] = Field(
+    speculation: Annotated[Literal["off", "hidden", "on", "heads"], Pick(("off", "hidden", "on", "heads"))] = Field(
         since=Since(2, "on"), default="on", enforced_by=("boot/running/load", "service/parts/models"),
         description="Whether tokens are guessed and several checked in one pass, which changes no answer. `\"on\"`: an "
         "answer's times show how well it is guessed. `\"hidden\"`: each pass gives an answer one token at most, as "
-        "without guesses, and a slot is free earlier; it needs a `cadence`. `\"off\"`: no guesses are made.")
+        "without guesses, and a slot is free earlier; it needs a `cadence`, and makes no guesses for a model whose "
+        "layers keep a state. `\"off\"`: no guesses are made. `\"heads\"`: as `\"on\"`, and the model's own layer "
+        "that guesses is loaded and makes some. Its file must have one; it goes with no `cadence` and no streaming.")
     sampling: SamplingBounds = Field(default_factory=SamplingBounds, description="Bounds on sampling parameters.")
     chat_template: Annotated[str | None, FreeText(1, 262_144)] = Field(
         default=None, enforced_by="boot/running/load", description="A Jinja chat template to use instead of the "

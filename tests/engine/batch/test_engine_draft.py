@@ -54,7 +54,7 @@ def pair(request):
                       kernels=kernels()) as plain,
           Engine.open(source, EngineOptions(threads=2, slots=6, context_length=160),
                       kernels=kernels(), draft=draft) as fast):
-        fast._drafter.cost = 0.05  # as if it were small: so that it is asked
+        fast._helper.cost = 0.05  # as if it were small: so that it is asked
         yield plain, fast, request.param
 
 
@@ -78,7 +78,7 @@ def test_guesses_fit_into_narrow_passes(pair, rows):
     with (opened(synthetic_model(MODEL)) as source, opened(synthetic_model(name)) as draft,
           Engine.open(source, EngineOptions(threads=2, context_length=160, rows=rows),
                       kernels=kernels(), draft=draft) as fast):
-        fast._drafter.cost = 0.05
+        fast._helper.cost = 0.05
         scheduler = Scheduler(fast)
         handles = [scheduler.submit(GenerationRequest(prompt, 40, sampling, ignore_end=True), "a",
                                     lambda advance, to=to: to.append(advance.token))
@@ -120,14 +120,14 @@ def test_batches(pair):
     shown = [token for token in found.pop(4) if token is not None]
     assert shown == expected.pop(4)[:len(shown)]
     assert expected == found
-    assert {} == fast._drafter._texts
+    assert {} == fast._helper._texts
 
 
 def test_nothing_stays_in_the_cache(pair):
     """When an answer ends, the draft's keys and values of it are wiped."""
     _, fast, _ = pair
     answer(fast, PROMPTS[3], {}, Sampling(temperature=0))
-    assert not fast._drafter._cache._memory.view("u1").any()
+    assert not fast._helper._cache._memory.view("u1").any()
 
 
 def test_cancel(pair):
@@ -171,7 +171,7 @@ def test_a_draft_whose_file_is_altered(kind, tmp_path):
     path, make = stored(kind, tmp_path, data, 8192)
     with (opened(data) as source, closing(make()) as draft,
           Engine.open(source, EngineOptions(threads=2, context_length=160), kernels=kernels(), draft=draft) as engine):
-        drafter = engine._drafter
+        drafter = engine._helper
         assert drafter is not None
         drafter.cost = 0.05
         request = GenerationRequest(prompt, 40, sampling, ignore_end=True)
