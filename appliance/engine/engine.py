@@ -36,6 +36,7 @@ from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime import table
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.sources.source import TileSource
+from appliance.oblivious import Sweeps
 from appliance.secure import interrupts, stacks
 from appliance.text import tokenizer
 from appliance.text.tokenizer import Tokenizer
@@ -57,6 +58,7 @@ class EngineOptions:
     rows: int = ROWS  # most rows of a pass, in proportion to which buffers are made
     prefix_nbytes: int = 0  # of keys and values of earlier texts, beside those of the slots
     steady: bool = False  # passes may have one size: dummy rows have seats
+    sweeps: bool = False  # texts and tokens are read by whole sweeps, see `oblivious`
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,9 @@ class Engine:
                                             state_nbytes(shape), options.slots + len(dummies))
             cache = KVCache(shape, options.slots + len(dummies), context, options.kv_cache,
                             options.slots * pages_of(context) + prefix_pages + sum(map(pages_of, dummies)), states)
-            scratch = Scratch(words.vocab_size, kernels)
+            if options.sweeps:
+                words.sweeping = Sweeps(words, kernels)
+            scratch = Scratch(words.vocab_size, kernels, sweeps=options.sweeps)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             drafter = None if draft is None or not options.speculate else Drafter.open(
                 source, draft, context=context, slots=options.slots, kind=options.kv_cache, kernels=kernels, pool=pool,
