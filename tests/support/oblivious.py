@@ -58,8 +58,8 @@ def memory_of(swept: Tokenizer, length: int) -> list[tuple[int, int]]:
     """The pages that texts of a class are encoded in: work, text, tables."""
     encoder = encoder_of(swept)
     room = encoder.room(length)
-    tables = [*encoder.tables.values()]
-    return [(each.address, each.nbytes) for each in (*room.all(), *tables)]
+    parts = [(each.address, each.nbytes) for each in room.all()]
+    return parts + [(each.address, each.nbytes) for each in encoder.tables.values()]
 
 
 def drawn_texts(count: int, nbytes: int, seed: int) -> list[str]:
