@@ -1,4 +1,5 @@
-"""Text to tokens and back on the same pages of memory, in the same order, for all texts of one class of length.
+"""Text to tokens and back on the same pages of memory, in the same order, for all texts of one
+class of length.
 
     cuts       the pre-tokenizers that can be cut so, and the classes of characters
     pages      tables in whole pages
@@ -7,7 +8,8 @@
     rows       tokens to their bytes
     sweeps     both, in the place of what a tokenizer does else
 
-Tokens equal those of `text.tokenizer`. What still tells of a text: docs/concepts/memory-access.md.
+Tokens equal those of `text.tokenizer`. docs/concepts/memory-access.md lists the parts that still
+tell of a text.
 """
 
 from appliance.oblivious.sweeps import Sweeps

@@ -1,4 +1,5 @@
-"""The pre-tokenizers whose words are found by two passes over a text, and the classes of characters that they need."""
+"""The pre-tokenizers whose words are found by two passes over a text, and the classes of characters
+that they need."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ _MARK = 0xD4
 
 
 def cut_of(pre: PreTokenizer) -> Cut:
-    """How a model cuts texts. UnsupportedError, which lists the known ones, for a way that is not covered."""
+    """How a model cuts texts. UnsupportedError, which lists the known ones, for a way that is not
+    covered."""
     cut = _CUTS.get(pre.stages)
     if cut is None or pre.ignore_merges or not pre.byte_level:
         known = sorted(name for name, each in PRE_TOKENIZERS.items() if each.stages in _CUTS and not each.ignore_merges)

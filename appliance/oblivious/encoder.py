@@ -68,7 +68,7 @@ class MarkTable:
 
 
 def _words(text: bytes) -> NDArray[np.uint64]:
-    """Words of 8 bytes, each followed by a mask of those that count."""
+    """Words of 8 bytes, each followed by a mask of the bytes that count."""
     filled = np.zeros((-(-len(text) // 8), 2, 8), np.uint8)
     for place, byte in enumerate(text):
         filled[place // 8, :, place % 8] = byte, 0xFF
@@ -94,7 +94,8 @@ class Encoder:
         """Blocks of rounds that the last text took."""
 
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span]) -> list[int]:
-        """Token ids of a text, in which special tokens are found but where a guarded one touches a span."""
+        """Token ids of a text, in which special tokens are found but where a guarded one touches a
+        span."""
         data = text.encode()
         spans = [(len(text[:start].encode()), len(text[:end].encode())) for start, end in untrusted]
         length = class_of(len(data))
@@ -138,12 +139,12 @@ class Encoder:
 
 
 def _tokens(merges: MergeList, symbols: dict[str, int]) -> NDArray[np.int32]:
-    """The token of each symbol. UnsupportedError for one that stands for several."""
+    """The token of each symbol. UnsupportedError where a symbol stands for several."""
     tokens = np.full(max(symbols.values()) + 1, NONE, np.int32)
     for text, symbol in symbols.items():
         ids = merges.ids_of(text)
         if len(ids) > 1:
-            raise UnsupportedError("the model's merges make a part that is no token, which has no oblivious form yet",
+            raise UnsupportedError("the model's merges make a part without a token, which has no oblivious form yet",
                                    hint='use another model, or privacy.memory_access = "open"')
         tokens[symbol] = ids[0] if ids else NONE
     return tokens

@@ -1,7 +1,7 @@
 """Merges as a table of pairs of symbols, placed so that each pair is in one known slot.
 
-A pair's *least* is the least rank of any merge that can ever join what its two symbols become part of. Pairs with a
-least but without a rank of their own are in the table, too.
+A pair's *least* is the least rank of any merge that can ever join what its two symbols become
+part of. Pairs with a least but without a rank of their own stand in the table as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Words = NDArray[np.uint32]
 
 
 class PairTable(NamedTuple):
-    """What `TextPass` has of merges."""
+    """The merges, as `TextPass` has them."""
 
     shifts: NDArray[np.int32]  # whole pages
     pairs: NDArray[np.int32]  # whole pages of (left, right, rank, least)
@@ -33,8 +33,8 @@ class PairTable(NamedTuple):
 
 
 def symbols_of(ranks: Mapping[str, int], letters: Mapping[str, int]) -> dict[str, int]:
-    """The symbol of each text: a byte's letter, or 256 and the rank of the merge that makes it. UnsupportedError where
-    two merges make the same."""
+    """The symbol of each text: a byte's letter, or 256 and the rank of the merge that makes it.
+    UnsupportedError where two merges make the same."""
     symbols = dict(letters)
     for merge, rank in sorted(ranks.items(), key=lambda item: item[1]):
         left, _, right = merge.partition(" ")
@@ -45,7 +45,8 @@ def symbols_of(ranks: Mapping[str, int], letters: Mapping[str, int]) -> dict[str
 
 
 def pair_table(ranks: Mapping[str, int], symbols: Mapping[str, int]) -> PairTable:
-    """The table of all merges whose two parts can come about. UnsupportedError where they are too many."""
+    """The table of all merges whose two parts can come about. UnsupportedError where they are too
+    many."""
     parts: dict[int, tuple[int, int]] = {}
     for merge, rank in sorted(ranks.items(), key=lambda item: item[1]):
         left, _, right = merge.partition(" ")
@@ -91,7 +92,8 @@ def _slots(hashes: Words, shifts: Words, count: int) -> NDArray[np.int64]:
 
 
 def _placed(rows: NDArray[np.int32]) -> PairTable:
-    """The rows in slots that a shift of each bucket makes free of collisions, the fullest bucket first."""
+    """The rows in slots that a shift of each bucket makes free of collisions, the fullest bucket
+    first."""
     left, right = rows[:, 0].astype(np.uint32), rows[:, 1].astype(np.uint32)
     count = max(-(-int(len(rows) / _LOAD) // PAIRS_OF_PAGE), 1) * PAIRS_OF_PAGE
     buckets = max(1 << max(len(rows) // 4 - 1, 1).bit_length(), SHIFTS_OF_PAGE)

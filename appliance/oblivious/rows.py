@@ -1,4 +1,5 @@
-"""Tokens to their bytes by the `token_row` kernel: each page of the table of all tokens is read for each token."""
+"""Tokens to their bytes by the `token_row` kernel: each page of the table of all tokens is read for
+each token."""
 
 from __future__ import annotations
 

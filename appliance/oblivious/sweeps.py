@@ -13,7 +13,7 @@ from appliance.text.tokenizer.tokenizer import Tokenizer
 
 
 class Sweeps:
-    """What a tokenizer reads and writes texts by, where it touches the same pages for all of a length."""
+    """The two ways of a tokenizer that touch the same pages for all texts of a length."""
 
     def __init__(self, tokenizer: Tokenizer, kernels: KernelTable) -> None:
         """UnsupportedError for a tokenizer that is not covered."""
@@ -23,7 +23,8 @@ class Sweeps:
         self.encoder, self.rows = Encoder(tokenizer.merges, kernels), TokenRows(tokenizer, kernels)
 
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span]) -> list[int]:
-        """Token ids of a text, in which special tokens are found but where a guarded one touches a span."""
+        """Token ids of a text, in which special tokens are found but where a guarded one touches a
+        span."""
         return self.encoder.encode(text, specials, untrusted)
 
     def piece(self, token: int) -> bytes:

@@ -1,7 +1,7 @@
 """The tables of the kernels that touch the same pages whatever a text says: see `code/oblivious`.
 
-A *symbol* is a part of a word: 0 to 255 are bytes, 256 + r is what the merge of rank r makes. Work arrays have an int32
-for each byte of the text's class.
+A *symbol* is a part of a word: 0 to 255 are bytes, 256 + r is what the merge of rank r makes.
+Work arrays have an int32 for each byte of the text's class.
 """
 
 from __future__ import annotations

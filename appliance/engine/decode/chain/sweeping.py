@@ -29,7 +29,8 @@ class Sweep:
         self._values = np.frombuffer(self._pages.view, np.float32, MOST, _PAGE)
 
     def highest(self, logits: NDArray[np.float32], count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return ids, ascending, and logits of the `count` highest, as `ordering.highest` chooses them."""
+        """Return ids, ascending, and logits of the `count` highest, as `ordering.highest` chooses
+        them."""
         self._highest(logits.ctypes.data, logits.size, count, self._ids.ctypes.data, self._values.ctypes.data)
         return self._ids[:count], self._values[:count]
 

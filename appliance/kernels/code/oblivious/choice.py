@@ -5,14 +5,15 @@
     token_row(rows, pages, row_bytes, token, to)
 
 `highest_logits` writes the `most` highest of `count` float32 logits and their ids (int64), in
-ascending order of ids; of equals at the border the lowest ids. It finds the border bit by bit. Both
-places have room for one more.
+ascending order of ids; of equals at the border the lowest ids. It finds the border bit by bit.
+Both places have room for one more.
 
 `place_of_draw` is the first place up to which `count` binary64 weights make more than the share
 `uniform` of their sum. `sums` has their sums up to the end of each chunk of 256 (`rows/weights`),
 `spare` has room for 256 numbers. The last chunk of weights may be read to its end.
 
-`token_row` copies one row, of `row_bytes` (a power of two from 64 to 4096), out of a table of so many pages.
+`token_row` copies one row, of `row_bytes` (a power of two from 64 to 4096), out of a table of so
+many pages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Special tokens, classes of characters and the words of a text, by passes over the whole of its class.
+"""Special tokens, classes of characters and the words of a text, by passes over the whole of its
+class.
 
 Words are those of `text/tokenizer/splitting` for two patterns: GPT-2's, and another where runs of
 newlines are words (LINES). A pass from the end finds what follows each character; a pass from the
@@ -113,7 +114,7 @@ def classify_points(call: TextPass) -> None:
 
 @device(inline=False)
 def look_ahead(call: TextPass) -> None:
-    """At each character: the next one's class in its piece, and whether a newline follows within the white space."""
+    """Write the next character's class in its piece, and whether a newline follows in white space."""
     kind, lead, after, ahead = array(call, KIND), array(call, LEAD), array(call, AFTER), array(call, AHEAD)
     each, following, line = call.EACH_DIGIT, END, 0
     for i in range(call.LENGTH - 1, -1, -1):
@@ -152,7 +153,7 @@ def goes_on(run: int, left: int, kind: int, following: int) -> bool:
 
 @device
 def first_run(lines: int, code: int, kind: int, following: int, ahead: int) -> int:
-    """What a word that begins with a character goes on with."""
+    """The kind of characters that follow the first one of a word."""
     of_kind = LETTERS if kind == LETTER else NUMBERS if kind == NUMBER else SIGNS if kind == OTHER else SPACES
     of_next = LETTERS if following == LETTER else NUMBERS if following == NUMBER else SIGNS
     joins = (following == LETTER) | (following == NUMBER) | (following == OTHER)
@@ -165,7 +166,7 @@ def first_run(lines: int, code: int, kind: int, following: int, ahead: int) -> i
 
 @device(inline=False)
 def cut_words(call: TextPass) -> None:
-    """1 at each byte where a word begins, and at each that is no part of one."""
+    """Write 1 at each byte where a word begins, and at the first of each special token."""
     code, kind, lead, after, ahead = (array(call, CODE), array(call, KIND), array(call, LEAD), array(call, AFTER),
                                       array(call, AHEAD))
     begins, fixed, lines, digits = array(call, BEGINS), array(call, FIXED), call.LINES, call.DIGITS

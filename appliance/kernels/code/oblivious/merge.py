@@ -88,10 +88,11 @@ def look_up(call: TextPass) -> None:
 
 @device(inline=False)
 def from_the_end(call: TextPass) -> None:
-    """What each pair knows of those after it: the best of its word, and whether they leave it alone.
+    """Write the best pair of the rest of each word, and whether later pairs can reach over this
+    one.
 
-    `flags`: 1 where no lower rank reaches over its right end, 2 where so many equal ones in a row have no lower rank, 4
-    where the next one is equal.
+    `flags`: 1 where no lower rank reaches over its right end, 2 where the equal ones in a row
+    have no lower rank, 4 where the next one is equal.
     """
     alive, begins, rank, least = array(call, ALIVE), array(call, BEGINS), array(call, RANK), array(call, LEAST)
     flags, best, low = array(call, FLAGS), array(call, BEST), FAR
@@ -168,8 +169,8 @@ def tokens_of(call: TextPass) -> None:
 
 @device(inline=False)
 def close_up(call: TextPass) -> int:
-    """Bring the tokens of living symbols to the front, in order, by steps of 1, 2, 4 and so on (M. T. Goodrich, "Data-
-    oblivious external-memory algorithms", 2011); how many they are."""
+    """Bring the tokens of living symbols to the front, in order, by steps of 1, 2, 4 and so on; how
+    many they are. Source: M. T. Goodrich, "Data-oblivious external-memory algorithms", 2011."""
     token, alive, away, length, gone = array(call, TOKEN), array(call, ALIVE), array(call, REACH), call.LENGTH, 0
     for i in range(length):
         lives = i64(get_i32(alive + 4 * i))

@@ -1,8 +1,8 @@
 """Sweeps over tables: each page is read for every 16 entries, and the right one's value stays.
 
-All lanes load from the page at hand. A lane whose entry lies elsewhere loads the page's first entry,
-which is dropped. So the order of pages is the same for all contents. Which line of a page is read
-does depend on them.
+All lanes load from the page at hand. A lane whose entry lies elsewhere loads the page's first
+entry, which is dropped. So the order of pages is the same for all contents. Which line of a page
+is read does depend on them.
 """
 
 from __future__ import annotations
