@@ -35,14 +35,14 @@ def test_texts_of_one_class_have_one_trace(tmp_path: Path) -> None:
     """400 texts: prose, code, digits, scripts, emoji, control-like."""
     swept = forms(byte_level(small_merges()))[1]
     texts = drawn_texts(2 * PAIRS, 256, 1)
-    assert 1 == len(_encode_traces(swept, texts, 256, tmp_path, 4))
+    assert 1 == len(_encode_traces(swept, texts, 256, tmp_path, 24))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nbytes", "count"), [(256, 9), (1024, 3)])
 def test_a_real_vocabulary_has_one_trace(nbytes: int, count: int, tmp_path: Path) -> None:
     """So do texts by the demo model's tables, of hundreds of pages."""
-    assert 1 == len(_encode_traces(both()[1], drawn_texts(count, nbytes, 2), nbytes, tmp_path, 8))
+    assert 1 == len(_encode_traces(both()[1], drawn_texts(count, nbytes, 2), nbytes, tmp_path, 24))
 
 
 def test_tokens_of_one_vocabulary_have_one_trace(tmp_path: Path) -> None:
