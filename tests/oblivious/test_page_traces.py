@@ -78,14 +78,13 @@ def _choices(sampling: Sampling, sweeps: bool, folder: Path, count: int) -> int:
 
 
 @pytest.mark.parametrize("sampling", [
-    Sampling(seed=5), Sampling(seed=5, temperature=0.7), Sampling(temperature=0.0), Sampling(seed=5, top_k=40),
+    Sampling(seed=5), Sampling(seed=5, temperature=0.7), Sampling(seed=5, top_k=40),
     Sampling(seed=5, top_k=511, temperature=1.3)])
 def test_choices_have_one_trace(sampling: Sampling, tmp_path: Path) -> None:
     """Whatever token is likely and drawn."""
     assert 1 == _choices(sampling, True, tmp_path, 40)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(seed=5), Sampling(seed=5, top_k=40)])
-def test_the_tracer_sees_the_plain_choice(sampling: Sampling, tmp_path: Path) -> None:
-    """Without sweeps, traces differ with what is drawn."""
-    assert 5 < _choices(sampling, False, tmp_path, 40)
+def test_the_tracer_sees_the_plain_choice(tmp_path: Path) -> None:
+    """Without sweeps, traces differ with the token that is drawn."""
+    assert 5 < _choices(Sampling(seed=5), False, tmp_path, 40)
