@@ -238,7 +238,8 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
             loaded.policy.limits, lambda done, total: progress("loading", done, total),
             key=policy_keys.release([model]).get(model.name), kernels=table, threads=threads, draft=draft,
             share=shares[model.name], plaintext_budget=loaded.policy.tee.plaintext_budget_bytes
-            - (0 if draft is None else draft.streamed_plaintext)))
+            - (0 if draft is None else draft.streamed_plaintext),
+            sweeps=loaded.policy.privacy.memory_access == "oblivious"))
 
     draft = opened(chosen[1], None) if len(chosen) > 1 else None
     try:

@@ -121,7 +121,7 @@ def models(way: UnderWay) -> None:
                 policy.limits, way.steps.counter("bytes"), tested=way.formats, key=way.keys.get(model.name),
                 kernels=way.table, draft=running.get(model.draft_model or ""), share=way.division.shares[model.name],
                 plaintext_budget=load.plaintext_left(policy, running), users=load.users(policy, model),
-                interval=interval_of(policy)))
+                interval=interval_of(policy), sweeps=policy.privacy.memory_access == "oblivious"))
             way.audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
         way.sessions = open_sessions(policy, way.disk, running, partial(auditing.write_failed_sessions, way.audit))
         if way.sessions is not None:

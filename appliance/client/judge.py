@@ -163,11 +163,15 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
 
 
 def _access(policy: Policy) -> Iterator[Finding]:
-    """The models whose policy lets the operator of the disk see what a text is about."""
+    """What the policy says of the host's view: models where the operator of the disk sees what a text is about."""
     leaking = [model.name for model in policy.models if model.access_pattern == "leaks"]
     if leaking:
         yield Finding("access-pattern", "not checked", f'the policy of {", ".join(leaking)} says "leaks": the operator '
                       "of the disk sees which embeddings and experts are read, which tells what a text is about")
+    if policy.privacy.memory_access == "oblivious":
+        yield Finding("memory-access", "holds", 'the policy says "oblivious": tokenizer, embeddings, samplers and '
+                      "tokens' bytes touch the same pages for all texts of a class; JSON, templates and Python's own "
+                      "objects still tell")
 
 
 def _self_test(claims: Claims, reference: Reference) -> Finding:

@@ -61,7 +61,7 @@ FIELDS: Mapping[str, str] = MappingProxyType({
     "platform": "tee.platforms", "machine": "tee.evidence.machines", "models": "model.sha256",
     "debug": "tee.evidence.debug", "migration": "tee.evidence.migration", "smt": "tee.evidence.smt",
     "vmpl": "tee.evidence.vmpl", "session": "service.session_binding", "approvals": "approvals.required",
-    "access-pattern": "model.access_pattern",
+    "access-pattern": "model.access_pattern", "memory-access": "privacy.memory_access",
 } | {rule: field for half in JUDGES.values() for rule, field in half.fields.items()})
 _OF_EVIDENCE: Mapping[str, str] = MappingProxyType({
     "policy": "policy_sha384 of the statement", "self-test": "self_test_sha384 of the statement", "nonce": "nonce",

@@ -29,7 +29,7 @@ from appliance.engine.forward.persistence import ARITHMETIC, Shelf, ShelfPages
 from appliance.engine.forward.prefixes import Prefixes
 from appliance.engine.forward.seats import Seats, dummy_seats
 from appliance.engine.forward.states import division, state_nbytes
-from appliance.errors import EngineError, UnsupportedError
+from appliance.errors import EngineError
 from appliance.families.architecture import Architecture
 from appliance.families.extension import Extension, extended_metadata
 from appliance.families.header import architecture_of
@@ -38,6 +38,7 @@ from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime import table
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.sources.source import TileSource
+from appliance.oblivious import Sweeps
 from appliance.secure import interrupts, stacks
 from appliance.text import tokenizer
 from appliance.text.tokenizer import Tokenizer
@@ -60,6 +61,7 @@ class EngineOptions:
     rows: int = ROWS  # most rows of a pass, in proportion to which buffers are made
     prefix_nbytes: int = 0  # of keys and values of earlier texts, beside those of the slots
     steady: bool = False  # passes may have one size: dummy rows have seats
+    sweeps: bool = False  # texts and tokens are read by whole sweeps, see `oblivious`
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,9 @@ class Engine:
             cache = KVCache(shape, options.slots + len(dummies), context, options.kv_cache,
                             options.slots * pages_of(context) + prefix_pages + sum(map(pages_of, dummies)), states,
                             min(options.slots, SPECULATING) if options.speculate and not options.steady else 0)
-            scratch = Scratch(words.vocab_size, kernels)
+            if options.sweeps:
+                words.sweeping = Sweeps(words, kernels)
+            scratch = Scratch(words.vocab_size, kernels, sweeps=options.sweeps)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             helper: Helper | None = None
             if options.heads and options.speculate:

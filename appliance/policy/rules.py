@@ -344,6 +344,9 @@ def unseen(model: Model, policy: Policy) -> Breaches:
     if model.access_pattern == "oblivious" and model.streaming_decrypt is not True:
         yield Breach(("access_pattern",), '"oblivious" is for models that are decrypted anew in each pass',
                       "write streaming_decrypt = true", "the host sees which pages of a resident model are touched")
+    if policy.privacy.memory_access == "oblivious" and model.access_pattern != "oblivious":
+        yield Breach(("access_pattern",), f'privacy.memory_access = "oblivious" with "{model.access_pattern}": a '
+                      "lookup of embeddings would show tokens", 'write access_pattern = "oblivious"')
 
 
 def shards(model: Model, policy: Policy) -> Breaches:

@@ -86,6 +86,8 @@ ROPE_FACTOR, ROPE_ORIGINAL = "rope_factor", "rope_original_context"
 """Settings of a model whose policy gives it positions beyond those of its file."""
 LEAKS = "access_pattern_leaks"
 """1 where the policy lets the operator of the disk see what a text is about; else absent."""
+OBLIVIOUS = "memory_access_oblivious"
+"""1 where texts and tokens were read by whole sweeps; else absent."""
 
 
 class Choosing(_Section):

@@ -179,6 +179,46 @@ def _running(_rest: str) -> bytes:
     return b"".join(plain_engine.sums(kernel_weights.values(count)).tobytes() for count in kernel_weights.COUNTS)
 
 
+def _highest(_rest: str) -> bytes:
+    found = []
+    for count in kernel_weights.COUNTS:
+        x = kernel_weights.coarse(count)
+        for most in kernel_weights.HIGHEST:
+            ids = np.sort(np.argsort(-x, kind="stable")[:min(most, count - 1)])
+            found += [ids.astype(np.int64).tobytes(), x[ids].tobytes()]
+    return b"".join(found)
+
+
+def _places(_rest: str) -> bytes:
+    """A draw's place: its chunk by the sums of whole chunks, then one weight after the other."""
+    found = []
+    for count in kernel_weights.COUNTS:
+        weights = np.abs(kernel_weights.values(count))
+        sums = plain_engine.sums(weights)
+        for uniform in kernel_weights.UNIFORM:
+            target = uniform * sums[-1]
+            chunk = int((sums <= target).sum())
+            rest, place = target - (sums[chunk - 1] if chunk else 0.0), kernel_weights.CHUNK * chunk
+            total = weights[place]
+            while total <= rest:
+                place += 1
+                total = total + weights[place]
+            found.append(place)
+    return np.array(found, np.int64).tobytes()
+
+
+def _encoded(_rest: str) -> bytes:
+    """The plain tokenizer's."""
+    return np.array([token for pre in kernel_search.CUTS for text in kernel_search.TEXTS for token in
+                     kernel_search.vocabulary(pre).encode(text, parse_special=True, untrusted=[(0, len(text) // 2)])],
+                    np.int32).tobytes()
+
+
+def _pieces(_rest: str) -> bytes:
+    tokenizer = kernel_search.vocabulary("gpt-2")
+    return b"".join(map(tokenizer.piece, range(tokenizer.vocab_size)))
+
+
 def _picked() -> bytes:
     pieces = kernel_inputs.stream("pieces", 3 * kernel_answers.PIECE).tobytes() + bytes(kernel_answers.PLACE)
     size = kernel_answers.PLACE
@@ -222,7 +262,7 @@ _ANSWERS: dict[str, Callable[[str], bytes]] = {
     "fetch": _fetch,
     "find": lambda _rest: _found(),
     "pick": lambda _rest: _picked(),
-    "weigh": _weigh, "running": _running,
+    "weigh": _weigh, "running": _running, "highest": _highest, "place": _places, "encode": _encoded, "token": _pieces,
     "lockstep": lambda _rest: b"all threads kept step",
 }
 

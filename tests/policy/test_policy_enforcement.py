@@ -76,7 +76,7 @@ ENFORCED_WHOLE = {
     "audit.sink", "audit.checkpoint_interval", "audit.receipts", "audit.receipt_position",
     "audit.outcomes",
     "audit.witness.public_key", "audit.witness.url",
-    "privacy.auditor_key",
+    "privacy.auditor_key", "privacy.memory_access",
     "state.device", "state.key.path", "state.key.variable", "state.key.credential", "state.key.version",
     "state.key.broker.url", "state.key.broker.root_sha256", "state.key.broker.resource",
     "state.key.broker.session_binding", "state.key.pcrs", "state.successor.authority", "state.successor.document",

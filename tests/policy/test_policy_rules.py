@@ -364,6 +364,17 @@ def test_oblivious_is_for_what_is_streamed(version: int, lines: str, said: str) 
         assert "write streaming_decrypt = true" in errors[0].fix
 
 
+@pytest.mark.parametrize(("pattern", "said"), [("hidden", True), ("leaks", True), ("oblivious", False)])
+def test_oblivious_memory_asks_for_oblivious_embeddings(pattern: str, said: bool) -> None:
+    """A lookup of one row would show the token that the tokenizer hides; the fix is named."""
+    text = with_lines("model", f'access_pattern = "{pattern}"\nstreaming_decrypt = true', in_schema(2))
+    text = with_lines("privacy", 'memory_access = "oblivious"', text)
+    errors = [d for d in check(text).diagnostics if d.severity == "error"]
+    assert [True] * said == ["would show tokens" in f"{d.summary} {d.detail}" for d in errors], errors
+    if said:
+        assert 'write access_pattern = "oblivious"' in errors[0].fix
+
+
 def test_a_listener_without_tls_has_no_evidence_to_relay() -> None:
     """Schema 1, plain TCP: nothing is warned of, as nothing protects it."""
     assert [] == [d for d in check(BASE).diagnostics if d.severity == "warning"]

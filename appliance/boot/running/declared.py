@@ -70,7 +70,7 @@ class ModelLoader:
             found = load.load(model, self.catalogue.of(model), Loading(
                 self.policy.limits, self._go_on, tested=self.tested, key=self._key(name), kernels=self.kernels,
                 share=share, plaintext_budget=load.plaintext_left(self.policy, running),
-                interval=interval_of(self.policy)))
+                interval=interval_of(self.policy), sweeps=self.policy.privacy.memory_access == "oblivious"))
             try:
                 self._go_on(0, 0)
                 missing = None if self.policy.simulated else locked.shortfall()

@@ -148,6 +148,8 @@ class Loading:
     """Models that it will draft for."""
     interval: Interval | None = None
     """From one pass to the next; None: as fast as it goes."""
+    sweeps: bool = False
+    """Whether texts and tokens are read by whole sweeps: `privacy.memory_access`."""
 
     @property
     def memory(self) -> Share:
@@ -362,6 +364,7 @@ def _start(model: Model, source: OwnSource, given: Loading) -> RunningModel:
                                 kv_cache=model.kv_cache, rope=rope_of(model), threads=given.threads,
                                 rows=given.memory.rows, speculate=model.speculation != "off",
                                 heads=model.speculation == "heads", steady=given.interval is not None,
+                                sweeps=given.sweeps,
                                 prefix_nbytes=0 if model.prefix_cache is None else model.prefix_cache.size_bytes)
         engine = Engine.open(source, options, kernels=given.kernels,
                              draft=None if given.draft is None else cast("OwnSource", given.draft.source))

@@ -135,7 +135,11 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(r"(fetch_plain)/run"), lambda table, _name: fetch.fetch_plain_run(table)),
     (re.compile(r"(weigh_logits)"), lambda table, _name: sums.weigh_logits(table)),
     (re.compile(r"(running_sums)"), lambda table, _name: sums.running_sums(table)),
+    (re.compile(r"(highest_logits)"), lambda table, _name: sums.highest_logits(table)),
+    (re.compile(r"(place_of_draw)"), lambda table, _name: sums.place_of_draw(table)),
     (re.compile(r"(find_spans)"), lambda table, _name: search.find_spans(table)),
+    (re.compile(r"(encode_text)"), lambda table, _name: search.encode_text(table)),
+    (re.compile(r"(token_row)"), lambda table, _name: search.token_row(table)),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
     (re.compile(rf"step/feature/({'|'.join(features.FEATURES)})"), _feature_answer),
 )

@@ -1,5 +1,5 @@
-"""Self-test of the kernel that finds matches: patterns that take every path through it, on fixed
-text."""
+"""Self-test of the kernels that read text, on fixed texts: patterns that take every path through the one that finds
+matches, and small vocabularies for those that make tokens of texts, and bytes of tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import numpy as np
 from appliance.boot.selftest import inputs
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, points
+from appliance.oblivious import Sweeps
+from appliance.text.tokenizer import Tokenizer, load
+from appliance.text.tokenizer.tokenizer import byte_letters
 
 LETTERS = "aabbbcc1- \né"
 HELD = 60  # characters at the end of the text that are looked at as if more came
@@ -39,3 +42,33 @@ def find_spans(table: KernelTable) -> bytes:
         automaton = Automaton(pattern, table)
         found += [*automaton.spans(codes), automaton.undecided(codes, len(codes) - HELD)]
     return np.concatenate([part.reshape(-1) for part in found]).tobytes()
+
+
+MERGES = ("a b", "b b", "ab b", "c 1", "Ġ a", "Ġ Ġ", "Ċ Ċ", "a a", "aa aa", "abb b", "c1 1", "Ã ©", "' s", "s s")
+MARKS = ("<ab>", "b>", "<|end|>")
+TEXTS = ("", "aabbbcc1- \né", " a  aa\t\n\n bb's'S 11 1<ab>b><|end|> \n\u3000é\u0301𝟙-", "aaaaaaaa" * 5 + "abbb" * 9)
+CUTS = ("smollm", "gpt-2", "qwen2", "dbrx")
+
+
+def vocabulary(pre: str) -> Tokenizer:
+    """Return a small tokenizer that cuts words in some way."""
+    tokens = [*byte_letters(), *(merge.replace(" ", "") for merge in MERGES), *MARKS]
+    return load({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
+                 "tokenizer.ggml.merges": list(MERGES), "tokenizer.ggml.token_type": [1] * (len(tokens) - 3) + [3] * 3})
+
+
+def encode_text(table: KernelTable) -> bytes:
+    """Return the tokens of the texts, cut in each way, as int32; of a part of each, marks are not trusted."""
+    found: list[int] = []
+    for pre in CUTS:
+        tokenizer = vocabulary(pre)
+        tokenizer.sweeping = Sweeps(tokenizer, table)
+        for text in TEXTS:
+            found += tokenizer.encode(text, parse_special=True, untrusted=[(0, len(text) // 2)])
+    return np.array(found, np.int32).tobytes()
+
+
+def token_row(table: KernelTable) -> bytes:
+    """Return the bytes of all tokens, one after the other."""
+    rows = Sweeps(tokenizer := vocabulary("gpt-2"), table)
+    return b"".join(map(rows.piece, range(tokenizer.vocab_size)))

@@ -1,4 +1,4 @@
-"""Self-test of the weights of a draw and their sums: fixed logits, and what they weigh."""
+"""Self-test of a draw: what fixed logits weigh, the sums of that, the highest, and the place of a draw."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from appliance.kernels.runtime.table import KernelTable
 
 CHUNK = 256
 COUNTS = (1, 7, 8, 255, 256, 1285)  # whole vectors and what is left of them; no, one and some chunks
+HIGHEST = (1, 5, 100)  # as many of each count, or but one
+UNIFORM = (0.0, 0.25, 0.999)
 TEMPERATURES = (1.0, 0.7, 0.001)  # at the last some weigh nothing
 
 
@@ -45,3 +47,33 @@ def running_sums(table: KernelTable) -> bytes:
         call(row.address, count, spare.address, out.address)
         found.append(out.view(np.float64, count=chunks).tobytes())
     return b"".join(found)
+
+
+def coarse(count: int) -> NDArray[np.float32]:
+    """Logits of few values, so that many are equal, and both zeros."""
+    return np.asarray(np.round(logits(count)), np.float32)
+
+
+def highest_logits(table: KernelTable) -> bytes:
+    """Return ids (int64) and logits of the highest of each count."""
+    call, found = table.function("highest_logits"), list[bytes]()
+    for count in COUNTS:
+        row = inputs.placed(coarse(count))
+        for most in HIGHEST:
+            most = min(most, count - 1)
+            ids, values = Memory(8 * (most + 1)), Memory(4 * (most + 1))
+            call(row.address, count, most, ids.address, values.address)
+            found += [ids.view(np.int64, count=most).tobytes(), values.view(np.float32, count=most).tobytes()]
+    return b"".join(found)
+
+
+def place_of_draw(table: KernelTable) -> bytes:
+    """Return the place of each draw from the absolute values of each count of numbers, as int64."""
+    call, sum_up, found, spare = table.function("place_of_draw"), table.function("running_sums"), [], Memory(8 * CHUNK)
+    for count in COUNTS:
+        chunks = -(-count // CHUNK)
+        row, sums = Memory(8 * CHUNK * chunks), Memory(8 * chunks)
+        row.view(np.float64)[:count] = np.abs(values(count))
+        sum_up(row.address, count, spare.address, sums.address)
+        found += [call(row.address, count, sums.address, uniform, spare.address) for uniform in UNIFORM]
+    return np.array(found, np.int64).tobytes()

@@ -6,13 +6,14 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
 
 from appliance.constraint.walk import Constraint
+from appliance.engine.decode import sampler
 from appliance.engine.decode.beam_search import Beam, BeamSearch, Branch, Moves
 from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.ending import FREE, Ending, both
@@ -87,6 +88,15 @@ def _check_prompt(name: str, tokens: Sequence[int], vocabulary: int, context: in
         raise EngineError(f"a token of the {name} is outside 0..{vocabulary - 1}")
 
 
+def check_sweeping(request: GenerationRequest, suppressed: Collection[int]) -> None:
+    """EngineError for a feature that indexes by tokens, where none may."""
+    sampler.check_sweeping(request.sampling, suppressed)
+    names = ("beam search", "constraint", "log-probabilities", "guidance_scale", "token_healing", "rule for its end")
+    if found := [name for name in names if FEATURES[name](request)]:
+        raise EngineError(f'privacy.memory_access = "oblivious" goes with no {", ".join(found)}', code="memory-access",
+                          hint="leave it out")
+
+
 FEATURES: Mapping[str, Callable[[GenerationRequest], bool]] = MappingProxyType({
     "beam search": lambda request: request.beam is not None,
     "constraint": lambda request: request.constraint is not None,
@@ -147,6 +157,8 @@ class Generation:
         they are never chosen. `scratch` for as many logits: the engine's. Errors as of
         `check`."""
         request.check(vocabulary, context)
+        if scratch.sweep is not None:
+            check_sweeping(request, tokenizer.suppressed)
         self.request = request
         self._healing = Healing(request.prompt_ids, request.sampling.token_healing, tokenizer)
         self.prompt_ids = self._healing.prompt  # that the model reads

@@ -49,6 +49,7 @@ from appliance.engine.decode.chain.narrowings.table import NARROWINGS
 from appliance.engine.decode.chain.ordering import descending, highest
 from appliance.engine.decode.chain.penalties import Bias, CountPenalty, Repeats
 from appliance.engine.decode.chain.scratch import CHUNK, Scratch
+from appliance.engine.decode.chain.sweeping import MOST
 from appliance.engine.decode.chain.temperature import cool
 from appliance.errors import EngineError
 from appliance.policy.schema.sampling import BY_NAME, PARAMETERS, SAMPLERS, SamplingSettings
@@ -124,6 +125,8 @@ class Sampler:
         `suppressed`: tokens that are never chosen."""
         if any(not 0 <= token < vocabulary for token in sampling.logit_bias):
             raise EngineError(f"sampling.logit_bias names a token outside 0..{vocabulary - 1}")
+        if scratch.sweep is not None:
+            check_sweeping(sampling, suppressed)
         self.sampling, self._scratch, self._suppressed = sampling, scratch, suppressed
         self._adjustments: list[Adjustment] = []
         self._mirostat = Mirostat(sampling.mirostat, sampling.mirostat_tau, sampling.mirostat_eta,
@@ -170,12 +173,19 @@ class Sampler:
                 for make in ADJUSTMENTS[name]:
                     yield self._adjusting(make(sampling, prompt))
             elif name in NARROWINGS and not greedy and not sampling.mirostat:
-                yield from _narrowing(NARROWINGS[name], sampling)
+                yield from self._narrowing(name)
             elif name == "temperature" and (sampling.temperature != 1.0 or sampling.dynatemp_range):
                 yield functools.partial(cool, temperature=sampling.temperature, spread=sampling.dynatemp_range,
                                         exponent=sampling.dynatemp_exponent)
         if self._mirostat is not None:
             yield self._mirostat.narrow
+
+    def _narrowing(self, name: str) -> Iterator[Stage]:
+        sweep = self._scratch.sweep
+        if name == "top_k" and sweep is not None and self.sampling.top_k:
+            yield functools.partial(Candidates.keep_highest, count=int(self.sampling.top_k), sweep=sweep)
+        else:
+            yield from _narrowing(NARROWINGS[name], self.sampling)
 
     def _adjusting(self, adjustment: Adjustment) -> Stage:
         """A stage that applies an adjustment of this answer, and a temperature that is due."""
@@ -190,14 +200,13 @@ class Sampler:
 
     def _draw(self, candidates: Candidates) -> int:
         """Step 6."""
-        ids = candidates.ids
-        if ids is not None and ids.size == 1 and self._mirostat is None:
-            return int(ids[0])
+        if candidates.count == 1 and candidates.ids is not None and self._mirostat is None:
+            return candidates.token(0)
         weights = candidates.weights()
         place = invert(weights, self._uniform(_DOMAIN), self._scratch)
         if self._mirostat is not None:
             self._mirostat.drew(candidates, place, exact.total(weights, self._scratch))
-        return place if ids is None else int(ids[place])
+        return candidates.token(place)
 
     def _uniform(self, domain: bytes) -> float:
         block = self.sampling.seed.to_bytes(8, "little") + self._draws.to_bytes(8, "little")
@@ -215,6 +224,21 @@ def _is_greedy(sampling: Sampling) -> bool:
     return not any(NARROWINGS[name].loses_best for name in narrowing) and not ADJUSTMENTS.keys() & set(names[first:])
 
 
+def check_sweeping(sampling: Sampling, suppressed: Collection[int]) -> None:
+    """EngineError, which names them, for what has no form that touches the same pages for all tokens."""
+    names = [name for name in sampling.samplers if name in NARROWINGS and any(_narrowing(NARROWINGS[name], sampling))]
+    asked = {
+        "logit_bias": bool(sampling.logit_bias), "guidance_scale": sampling.guided, "mirostat": bool(sampling.mirostat),
+        "logprobs": sampling.top_logprobs is not None, "dry_multiplier": sampling.dry_multiplier != 0.0,
+        "repeat_penalty": sampling.repeat_penalty != 1.0, "frequency_penalty": sampling.frequency_penalty != 0.0,
+        "presence_penalty": sampling.presence_penalty != 0.0, "tokens that the model suppresses": bool(suppressed),
+        f"{', '.join(names)} without top_k of 1 to {MOST} before": bool(names) and not (
+            names[0] == "top_k" and 1 <= sampling.top_k <= MOST)}
+    if found := [name for name, is_asked in asked.items() if is_asked]:
+        raise EngineError(f'privacy.memory_access = "oblivious" goes with no {"; ".join(found)}', code="memory-access",
+                          hint="leave it out, or send top_k first among samplers")
+
+
 def _narrowing(stage: Narrowing, sampling: Sampling) -> Iterator[Stage]:
     """The stage of a narrowing; none where it is off."""
     values = tuple(getattr(sampling, name) for name in stage.parameters)
@@ -230,6 +254,8 @@ def invert(weights: NDArray[np.float64], uniform: float, scratch: Scratch) -> in
     within one chunk.
     """
     sums = exact.running_sums(weights, scratch)
+    if scratch.sweep is not None:
+        return scratch.sweep.place(weights, sums, uniform)
     target = uniform * float(sums[-1])
     chunk = _passing(sums, target)
     before = float(sums[chunk - 1]) if chunk else 0.0

@@ -26,7 +26,7 @@ from numba.extending import (
 )
 
 from appliance.kernels.compiler.emit import F32, I64, Code, Val
-from appliance.kernels.layouts import fetch, pack, search, step  # noqa: F401  whose tables are declared below
+from appliance.kernels.layouts import blind, fetch, pack, search, step  # noqa: F401  whose tables are declared below
 from appliance.kernels.layouts.tables import Numbers, Table, TableField
 
 

@@ -32,7 +32,8 @@ PACKAGE = "appliance.kernels"
 # prebuilt.
 DEFINITIONS: tuple[str, ...] = (
     "step.lockstep", "rows.quantise", "rows.weights", "product.product", "product.gather", "attention.attention",
-    "product.pack", "step.fetch", "step.step", "search.search")
+    "product.pack", "step.fetch", "step.step", "search.search", "oblivious.merge",
+    "oblivious.choice")
 
 # C functions whose result is defined to the last bit, so that any C library will do.
 ALLOWED_SYMBOLS = frozenset({

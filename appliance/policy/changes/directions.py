@@ -164,7 +164,8 @@ FIELDS: Mapping[str, Judge] = {
     "service.session_binding": ladder("key", "required"), "service.strict": guard,
     "service.tls.key_exchange": ladder("any", "post-quantum"), "service.drain_timeout": other,
     "audit.sink": ladder("stdout", "state"), "audit.checkpoint_interval": ceiling, "audit.receipts": guard,
-    "audit.receipt_position": other, "audit.outcomes": other, **_rows("audit.witness", other, "url public_key"),
+    "audit.receipt_position": other, "audit.outcomes": other,
+    "privacy.memory_access": ladder("open", "oblivious"), **_rows("audit.witness", other, "url public_key"),
     **_rows("audit.timestamp_authority", other, "url root_sha256"),
 }
 

@@ -26,9 +26,9 @@ from appliance.api.wishes import features
 from appliance.api.wishes.ignored import Ignored
 from appliance.constraint.walk import Constraint
 from appliance.engine.decode.beam_search import Beam
-from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.generation import GenerationRequest, check_sweeping
 from appliance.engine.decode.sampler import Sampling
-from appliance.errors import CapacityError
+from appliance.errors import CapacityError, EngineError
 from appliance.service.admission import constraints, prompts, sampling, thinking
 from appliance.service.admission.limits import Purse
 from appliance.service.admission.privacy import round_up
@@ -198,6 +198,7 @@ async def _job(asked: Inquiry, access: Access, manner: Manner, material: Materia
     common = GenerationRequest(
         (), 0, manner.sampling, request.stops, constraint=constraint, visible=reading.visible, beam=beam,
         ending=sampling.ending(model.tokenizer, request, bound=constraint is not None))
+    _require_sweeps(model, common)
     requests = (replace(common, prompt_ids=tuple(prompt.tokens), negative_ids=tuple(prompt.negative), max_tokens=bound,
                         shift_keep=None if beam is not None else _shift_keep(model, prompt))
                 for prompt, bound in zip(made, lengths.bounds, strict=True))
@@ -205,6 +206,15 @@ async def _job(asked: Inquiry, access: Access, manner: Manner, material: Materia
                    for number, each in enumerate(requests))
     return Job(model, groups, manner.choices, lengths.weight, material.count, reading.reader,
                older=material.offer.older, echoed=request.echoed, logged=logged)
+
+
+def _require_sweeps(model: ServedModel, request: GenerationRequest) -> None:
+    """RequestError for what has no oblivious form, where the policy asks for it."""
+    if model.tokenizer.sweeping is not None:
+        try:
+            check_sweeping(request, model.tokenizer.suppressed)
+        except EngineError as error:
+            raise RequestError("unsupported_parameter", error.summary) from None
 
 
 def require_tokens(model: ServedModel) -> None:

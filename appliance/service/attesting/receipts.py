@@ -137,8 +137,9 @@ def _rope(given: ReceiptCase) -> dict[str, int | float]:
 
 
 def _access(given: ReceiptCase) -> dict[str, int]:
-    """Whether the host sees which experts and embeddings are read."""
-    return {statement.LEAKS: 1} if given.model.policy.access_pattern == "leaks" else {}
+    """Whether the host sees which experts and embeddings are read, and which pages a text needs."""
+    leaks, sweeps = given.model.policy.access_pattern == "leaks", given.model.tokenizer.sweeping is not None
+    return ({statement.LEAKS: 1} if leaks else {}) | ({statement.OBLIVIOUS: 1} if sweeps else {})
 
 
 def _whole(given: ReceiptCase, digests: Digests, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -128,6 +128,7 @@ class Wiring:
             "status": self.readiness.status,
             "platform": booted.attestor.platform,
             "policy_sha384": booted.policy_digest.hex(),
+            "memory_access": self.policy.privacy.memory_access,
             "self_test_sha384": booted.self_test.digest.hex(),
             "generation": state.generation,
             "models": [{"name": model.name, "sha256": model.sha256, "failure": booted.models[model.name].failure}

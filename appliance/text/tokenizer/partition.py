@@ -33,6 +33,15 @@ class _Special(NamedTuple):
     kind: int
 
 
+class SpecialText(NamedTuple):
+    """A special token that a text is searched for."""
+
+    text: str
+    token: int
+    guarded: bool  # not found where it touches an untrusted span
+    strips: bool  # white space after it belongs to it
+
+
 class Partitioner:
     """The special tokens of a vocabulary, longest first."""
 
@@ -46,6 +55,12 @@ class Partitioner:
     def whole(self, text: str) -> int | None:
         """The control token whose text this is; None where there is no such token."""
         return next((each.token for each in self._all if each.text == text and each.kind & SPECIAL), None)
+
+    def specials(self, parse_special: bool, own: str) -> tuple[SpecialText, ...]:
+        """What `partition` searches for, in its order."""
+        return tuple(SpecialText(each.text, each.token, _is_guarded(each, own),
+                                 bool(each.kind & TokenKind.STRIP_RIGHT))
+                     for each in (self._all if parse_special else self._user_defined))
 
     def partition(self, text: str, parse_special: bool, untrusted: Sequence[Span] = (), own: str = "",
                   most: int = sys.maxsize) -> list[Fragment]:
@@ -63,12 +78,15 @@ class Partitioner:
             barred[start:end] = b"\1" * (end - start)
         found: list[Fragment] = []
         for special in present:
-            guarded = special.kind & SPECIAL or (special.text in own and is_mark(special.text))
-            for fragment in _occurrences(text, special, taken, barred if guarded else None):
+            for fragment in _occurrences(text, special, taken, barred if _is_guarded(special, own) else None):
                 found.append(fragment)
                 check_count(len(found), most)
         found.sort()
         return list(_with_text_between(found, len(text)))
+
+
+def _is_guarded(special: _Special, own: str) -> bool:
+    return bool(special.kind & SPECIAL) or (special.text in own and is_mark(special.text))
 
 
 def check_count(least: int, most: int) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, SupportsIndex
+from typing import Any, NamedTuple, Protocol, Self, SupportsIndex
 
 import numpy as np
 
 from appliance.errors import TokenizerError
 from appliance.text.tokenizer.merging import merge
-from appliance.text.tokenizer.partition import TEXT, Partitioner, Span, check_count
+from appliance.text.tokenizer.partition import TEXT, Fragment, Partitioner, Span, SpecialText, check_count
+from appliance.text.tokenizer.pretokenizers import PreTokenizer
 from appliance.text.tokenizer.splitting import Splitter
 from appliance.text.tokenizer.vocabulary import PREFIX, SPECIAL, TokenKind, Vocabulary, is_mark, read, strings
 
@@ -23,7 +24,7 @@ Ids = tuple[int, ...]
 _MARKED_WORD = re.compile(f"{SPACE_MARK}*[^{SPACE_MARK}]+|{SPACE_MARK}+").findall
 
 
-def _byte_letters() -> list[str]:
+def byte_letters() -> list[str]:
     """GPT-2's printable letter for each byte: itself where it is printable Latin-1, U+0100 and up
     otherwise."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -31,24 +32,49 @@ def _byte_letters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-_LETTER_OF_BYTE = dict(enumerate(_byte_letters()))
+_LETTER_OF_BYTE = dict(enumerate(byte_letters()))
 _BYTE_OF_LETTER = {letter: byte for byte, letter in _LETTER_OF_BYTE.items()}
 _HEX_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _KNOWN = 4096  # words of a call whose tokens are kept
 _HEX_BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
+class MergeList(NamedTuple):
+    """A byte-level tokenizer by its data."""
+
+    pre: PreTokenizer
+    ranks: Mapping[str, int]  # of merges, each "left right"
+    letters: Mapping[str, int]  # the byte of each letter
+    ids_of: Callable[[str], Ids]  # the tokens of a part of a word that no merge goes on with
+
+
+class Sweeping(Protocol):
+    """A form of a tokenizer that touches the same pages for all texts of a length."""
+
+    def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span]) -> list[int]:
+        """Token ids of a text, in which special tokens are found but where a guarded one touches a span."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token."""
+
+    def is_special(self, token: int) -> bool:
+        """Whether the token is a control token."""
+
+
 class Tokenizer:
     """A model's tokenizer. Made by `load`; immutable, so that threads may share it."""
 
     def __init__(self, vocabulary: Vocabulary, words: Callable[[str], Iterable[str]],
-                 tokens_of: Callable[[str], Ids], letters: Callable[[str], int]) -> None:
+                 tokens_of: Callable[[str], Ids], letters: Callable[[str], int],
+                 merges: MergeList | None = None) -> None:
         self._vocabulary = vocabulary
         self._words = words  # text -> the words that are merged on their own
         self._tokens_of = tokens_of  # word -> ids
         self._letters = letters  # text -> letters that tokens must cover
         self._longest = max(map(len, vocabulary.texts), default=1)  # letters that one covers, at most
         self._partitioner = Partitioner(vocabulary)
+        self.merges = merges  # None for another kind
+        self.sweeping: Sweeping | None = None  # in the place of all that reads a text here
         self.vocab_size = len(vocabulary.texts)
         self.bos = vocabulary.special.get("bos")
         self.eos = vocabulary.special.get("eos")
@@ -75,18 +101,27 @@ class Tokenizer:
         vocabulary = self._vocabulary
         ids: list[int] = _Counted() if counted else []
         ids += [vocabulary.special["bos"]] if add_special and self.add_bos else []
+        if self.sweeping is not None:
+            check_count(len(ids) + self.at_least(text), most)
+            ids += self.sweeping.encode(text, self._partitioner.specials(parse_special, own), untrusted)
+        else:
+            self._encode_parts(self._partitioner.partition(text, parse_special, untrusted, own, most), text,
+                               not inside, ids, most)
+        if add_special and self.add_eos:
+            ids.append(vocabulary.special["eos"])
+        check_count(len(ids), most)
+        return ids
+
+    def _encode_parts(self, fragments: Iterable[Fragment], text: str, after_special: bool, ids: list[int],
+                      most: int) -> None:
+        """Append the ids of all fragments of a text."""
         known: dict[str, Ids] = {}
-        after_special = not inside
-        for start, end, token in self._partitioner.partition(text, parse_special, untrusted, own, most):
+        for start, end, token in fragments:
             if token != TEXT:
                 ids.append(token)
             else:
                 self._encode_fragment(text[start:end], after_special, known, ids, most)
             after_special = token != TEXT
-        if add_special and self.add_eos:
-            ids.append(vocabulary.special["eos"])
-        check_count(len(ids), most)
-        return ids
 
     def doubled(self, ids: Sequence[int]) -> list[str]:
         """Warnings, as llama.cpp gives them, about ids of `encode` with `add_special`: a text that
@@ -152,6 +187,8 @@ class Tokenizer:
     def piece(self, token: int) -> bytes:
         """The bytes of one token; empty for unused ones. TokenizerError for ids beyond the
         vocabulary."""
+        if self.sweeping is not None and 0 <= token < self.vocab_size:
+            return self.sweeping.piece(token)
         text, kind = self.token_text(token), self._vocabulary.kinds[token]
         if kind & (SPECIAL | TokenKind.USER_DEFINED):
             return text.encode("utf-8", "surrogateescape")
@@ -181,6 +218,8 @@ class Tokenizer:
     def is_special(self, token: int) -> bool:
         """Whether a token is a control (or unknown) token, which has no text of its own in an
         answer."""
+        if self.sweeping is not None and 0 <= token < self.vocab_size:
+            return self.sweeping.is_special(token)
         self.token_text(token)
         return bool(self._vocabulary.kinds[token] & SPECIAL)
 
@@ -263,18 +302,26 @@ def _merging(tokens: Mapping[str, int], ranks: Mapping[str, int], joiner: str,
              byte_tokens: Sequence[Ids]) -> Callable[[str], Ids]:
     """A word to its ids: its letters merged, and a part that is no token byte for byte."""
 
+    ids_of = _unmerged(tokens, byte_tokens)
+
     def tokens_of(word: str) -> Ids:
         ids: list[int] = []
         for part in merge(list(word), ranks, joiner):
             token = tokens.get(part)
-            if token is not None:
-                ids.append(token)
-            else:
-                for byte in part.encode():
-                    ids += byte_tokens[byte]
+            ids += ids_of(part) if token is None else (token,)
         return tuple(ids)
 
     return tokens_of
+
+
+def _unmerged(tokens: Mapping[str, int], byte_tokens: Sequence[Ids]) -> Callable[[str], Ids]:
+    """A part of a word to its ids: one, or else those of its bytes."""
+
+    def ids_of(part: str) -> Ids:
+        token = tokens.get(part)
+        return (token,) if token is not None else tuple(each for byte in part.encode() for each in byte_tokens[byte])
+
+    return ids_of
 
 
 def _byte_tokens(vocabulary: Vocabulary) -> list[Ids]:
@@ -304,7 +351,8 @@ def _byte_pair(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer
     # A byte that the vocabulary lacks is left out, as llama.cpp does it.
     names = [bytes([byte]).decode("utf-8", "surrogateescape") if byte_level else _HEX_BYTES[byte]
              for byte in range(256)]
-    merged = _merging(tokens, ranks, " ", [(tokens[name],) if name in tokens else () for name in names])
+    byte_tokens = [(tokens[name],) if name in tokens else () for name in names]
+    merged = _merging(tokens, ranks, " ", byte_tokens)
 
     def tokens_of(word: str) -> Ids:
         if byte_level:
@@ -315,7 +363,8 @@ def _byte_pair(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer
 
     if byte_level:
         absent = bytes(byte for byte, letter in _LETTER_OF_BYTE.items() if letter not in tokens)
-        return Tokenizer(vocabulary, split, tokens_of, lambda text: len(text.encode().translate(None, absent)))
+        return Tokenizer(vocabulary, split, tokens_of, lambda text: len(text.encode().translate(None, absent)),
+                         MergeList(pre, ranks, _BYTE_OF_LETTER, _unmerged(tokens, byte_tokens)))
     leaves_out = not tokens.keys() >= {*_HEX_BYTES}  # then nothing is known of a text by its length
     return Tokenizer(vocabulary, lambda text: split(text.replace(" ", SPACE_MARK)), tokens_of,
                      (lambda text: 0) if leaves_out else len)

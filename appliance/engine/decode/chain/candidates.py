@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.chain.sweeping import Sweep
 from appliance.policy.schema.sampling import BY_NAME
 
 Logits = NDArray[np.float32]
@@ -35,6 +36,7 @@ class Candidates:
         self.ids: Ids | None = None  # None: all
         self.temperature = 1.0
         self._all, self._own = logits, False
+        self._names: Ids | None = None  # of a short list: the token of each of its logits
 
     @property
     def logits(self) -> Logits:
@@ -69,6 +71,16 @@ class Candidates:
     def keep_best(self) -> None:
         """Keep the one with the highest logit, of equal ones the lowest id."""
         self.keep(np.array([self.logits.argmax()], np.int64))
+
+    def keep_highest(self, count: int, sweep: Sweep) -> None:
+        """Go on with a short list of the `count` highest."""
+        if count < self._all.size:
+            self._names, self._all = sweep.highest(self._all, count)
+
+    def token(self, place: int) -> int:
+        """The token at a place among the candidates."""
+        place = place if self.ids is None else int(self.ids[place])
+        return place if self._names is None else int(self._names[place])
 
     def below(self) -> NDArray[np.float64]:
         """(logit - the highest) / temperature of each (n,), in `wide`."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.engine.decode.chain.sweeping import Sweep
 from appliance.kernels.runtime.memory import ALIGNMENT, Memory
 from appliance.kernels.runtime.table import KernelTable
 from appliance.secure import locked
@@ -35,11 +36,12 @@ class Scratch:
     `some` of them, in whatever order; `wide`, `powers` and `sums`, which depend on who computes;
     `mask`. `spare` is (CHUNK,)."""
 
-    def __init__(self, vocabulary: int, kernels: KernelTable) -> None:
-        """`kernels`: the functions of `chain/exact` for many numbers. EngineError where there is no
-        memory."""
+    def __init__(self, vocabulary: int, kernels: KernelTable, *, sweeps: bool = False) -> None:
+        """`kernels`: the functions of `chain/exact` for many numbers. With `sweeps`, tokens are chosen without an index
+        that depends on one (`chain/sweeping`). EngineError where there is no memory."""
         self._kernels = kernels  # its functions live as long as it does
         self.weigh, self.running_sums = kernels.function("weigh_logits"), kernels.function("running_sums")
+        self.sweep = Sweep(kernels) if sweeps else None
         self._memory = Memory(nbytes(vocabulary))
         locked.protect(self._memory.address, self._memory.nbytes, "activations", own=self._memory.own)
         count = -(-vocabulary // CHUNK) * CHUNK
@@ -61,3 +63,5 @@ class Scratch:
     def release(self) -> None:
         """Overwrite everything with zeros."""
         self._memory.wipe()
+        if self.sweep is not None:
+            self.sweep.wipe()

@@ -1,0 +1,124 @@
+"""Merges as a table of pairs of symbols, placed so that each pair is in one known slot.
+
+A pair's *least* is the least rank of any merge that can ever join what its two symbols become
+part of. Pairs with a least but without a rank of their own stand in the table as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.errors import UnsupportedError
+from appliance.kernels.layouts.blind import NONE, PAIRS_OF_PAGE, SHIFTS_OF_PAGE
+
+_LOAD = 0.92  # of all slots
+_TRIES = 32  # shifts that are tried at once
+_MOST = 1 << 19  # pairs
+_LEFT, _RIGHT, _SHIFT = 0x9E3779B1, 0x85EBCA77, 0x85EBCA6B  # as `code/oblivious/sweep` has them
+_FIRST, _SECOND, _LAST = 0x7FEB352D, 0x846CA68B, 0xC2B2AE35
+
+Words = NDArray[np.uint32]
+
+
+class PairTable(NamedTuple):
+    """The merges, as `TextPass` has them."""
+
+    shifts: NDArray[np.int32]  # whole pages
+    pairs: NDArray[np.int32]  # whole pages of (left, right, rank, least)
+    buckets: int
+
+
+def symbols_of(ranks: Mapping[str, int], letters: Mapping[str, int]) -> dict[str, int]:
+    """The symbol of each text: a byte's letter, or 256 and the rank of the merge that makes it.
+    UnsupportedError where two merges make the same."""
+    symbols = dict(letters)
+    for merge, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        left, _, right = merge.partition(" ")
+        if symbols.setdefault(left + right, 256 + rank) != 256 + rank:
+            raise UnsupportedError("the model's vocabulary makes one token by several merges, which has no oblivious "
+                                   "form yet", hint='use another model, or privacy.memory_access = "open"')
+    return symbols
+
+
+def pair_table(ranks: Mapping[str, int], symbols: Mapping[str, int]) -> PairTable:
+    """The table of all merges whose two parts can come about. UnsupportedError where they are too
+    many."""
+    parts: dict[int, tuple[int, int]] = {}
+    for merge, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        left, _, right = merge.partition(" ")
+        if left in symbols and right in symbols:
+            parts[256 + rank] = symbols[left], symbols[right]
+    least: dict[tuple[int, int], int] = {}
+    for symbol, two in parts.items():  # by rising rank
+        for pair in _borders(parts, *two):
+            least.setdefault(pair, symbol - 256)
+    if len(least) > _MOST:
+        raise UnsupportedError(f"the model's merges make {len(least)} pairs; allowed: {_MOST}",
+                               hint='use another model, or privacy.memory_access = "open"')
+    own = {pair: symbol - 256 for symbol, pair in parts.items()}
+    rows = np.array([(*pair, own.get(pair, NONE), low) for pair, low in least.items()], np.int32).reshape(-1, 4)
+    return _placed(rows)
+
+
+def _borders(parts: Mapping[int, tuple[int, int]], left: int, right: int) -> Iterator[tuple[int, int]]:
+    """The two symbols at the border of a merge, at each depth of both of its parts."""
+    ends, starts = _spine(parts, left, 1), _spine(parts, right, 0)
+    return ((end, start) for end in ends for start in starts)
+
+
+def _spine(parts: Mapping[int, tuple[int, int]], symbol: int, side: int) -> list[int]:
+    """A symbol, its last (1) or first (0) part, of that again, and so on."""
+    found = [symbol]
+    while symbol in parts:
+        symbol = parts[symbol][side]
+        found.append(symbol)
+    return found
+
+
+def _mixed(x: Words) -> Words:
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(_FIRST)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(_SECOND)
+    return x ^ (x >> np.uint32(16))
+
+
+def _slots(hashes: Words, shifts: Words, count: int) -> NDArray[np.int64]:
+    x = (hashes ^ (shifts * np.uint32(_SHIFT))) * np.uint32(_LAST)
+    x = x ^ (x >> np.uint32(15))
+    return ((x.astype(np.uint64) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
+
+
+def _placed(rows: NDArray[np.int32]) -> PairTable:
+    """The rows in slots that a shift of each bucket makes free of collisions, the fullest bucket
+    first."""
+    left, right = rows[:, 0].astype(np.uint32), rows[:, 1].astype(np.uint32)
+    count = max(-(-int(len(rows) / _LOAD) // PAIRS_OF_PAGE), 1) * PAIRS_OF_PAGE
+    buckets = max(1 << max(len(rows) // 4 - 1, 1).bit_length(), SHIFTS_OF_PAGE)
+    bucket = _mixed(left * np.uint32(_LEFT) + right * np.uint32(_RIGHT)) & np.uint32(buckets - 1)
+    hashes = _mixed(right * np.uint32(_LEFT) + left * np.uint32(_RIGHT) + np.uint32(1))
+    order = np.argsort(bucket, kind="stable")
+    sizes = np.bincount(bucket, minlength=buckets)
+    starts = np.cumsum(sizes) - sizes
+    shifts, free = np.zeros(buckets, np.int32), np.ones(count, np.bool_)
+    pairs = np.full((count, 4), -2, np.int32)
+    for number in np.argsort(-sizes, kind="stable")[:np.count_nonzero(sizes)].tolist():
+        members = order[starts[number]:starts[number] + sizes[number]]
+        shifts[number], slots = _shift(hashes[members], free)
+        free[slots], pairs[slots] = False, rows[members]
+    return PairTable(shifts, pairs, buckets)
+
+
+def _shift(hashes: Words, free: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:
+    """The first shift that brings so many pairs to free slots, and these."""
+    for start in range(0, 1 << 24, _TRIES):
+        slots = _slots(hashes, np.arange(start, start + _TRIES, dtype=np.uint32)[:, None], free.size)
+        ordered = np.sort(slots, 1)
+        fits = free[slots].all(1) & (ordered[:, 1:] != ordered[:, :-1]).all(1)
+        if fits.any():
+            at = int(fits.argmax())
+            return start + at, slots[at]
+    raise UnsupportedError("the model's merges have no table without collisions",
+                           hint='use another model, or privacy.memory_access = "open"')

@@ -1,0 +1,52 @@
+"""Tokens to their bytes by the `token_row` kernel: each page of the table of all tokens is read for
+each token."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from appliance.errors import UnsupportedError
+from appliance.kernels.runtime.table import KernelTable
+from appliance.oblivious.pages import PAGE, PagedTable
+from appliance.secure.locked import LockedBuffer
+from appliance.text.tokenizer.tokenizer import Tokenizer
+
+_HEAD = 4  # bytes before those of a token: how many they are, and 1 for a control token
+
+
+class TokenRows:
+    """The bytes of each token, in rows of one size. Threads take turns."""
+
+    def __init__(self, tokenizer: Tokenizer, kernels: KernelTable) -> None:
+        """UnsupportedError where a token is longer than a page."""
+        pieces = [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
+        size = max(1 << (max(map(len, pieces)) + _HEAD - 1).bit_length(), 64)
+        if size > PAGE:
+            raise UnsupportedError(f"a token has {size - _HEAD} bytes or so; allowed: {PAGE - _HEAD}",
+                                   hint='use another model, or privacy.memory_access = "open"')
+        rows = np.zeros((len(pieces), size), np.uint8)
+        for token, piece in enumerate(pieces):
+            rows[token, :2] = np.array([len(piece)], np.uint16).view(np.uint8)
+            rows[token, 2] = tokenizer.is_special(token)
+            rows[token, _HEAD:_HEAD + len(piece)] = np.frombuffer(piece, np.uint8)
+        self.table, self.size = PagedTable(rows), size
+        self._kernels, self._row = kernels, kernels.function("token_row")
+        self.row, self._lock = LockedBuffer(size, "answers"), threading.Lock()
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token."""
+        row = self._read(token)
+        return row[_HEAD:_HEAD + int.from_bytes(row[:2], "little")]
+
+    def is_special(self, token: int) -> bool:
+        """Whether it is a control token."""
+        return bool(self._read(token)[2])
+
+    def _read(self, token: int) -> bytes:
+        with self._lock:
+            self._row(self.table.address, self.table.count, self.size, token, self.row.address)
+            row = bytes(self.row.view[:self.size])
+            self.row.wipe()
+            return row

@@ -1,0 +1,90 @@
+"""The pages that a text's way to tokens and back touches, and their order: the same for all texts of a class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.sampler import Sampler, Sampling
+from appliance.oblivious import Sweeps
+from appliance.text.tokenizer import Tokenizer
+from tests.support.extent import WHOLE
+from tests.support.oblivious import both, drawn_texts, forms, kernels, memory_of, small_merges
+from tests.support.page_traces import PAGE, PageTracer
+from tests.support.vocabularies import byte_level
+
+PAIRS = 10_000 if WHOLE else 200
+VOCABULARY = 5000
+
+
+def _encode_traces(swept: Tokenizer, texts: list[str], nbytes: int, folder: Path, window: int) -> set[bytes]:
+    tracer, traces = PageTracer(memory_of(swept, nbytes), folder, window), set()
+    for text in texts:
+        assert nbytes == len(text.encode())
+        with tracer.tracing():
+            swept.encode(text, parse_special=True)
+        traces.add(tracer.pages)
+    return traces
+
+
+@pytest.mark.slow
+def test_texts_of_one_class_have_one_trace(tmp_path: Path) -> None:
+    """400 texts: prose, code, digits, scripts, emoji, control-like."""
+    swept = forms(byte_level(small_merges()))[1]
+    texts = drawn_texts(2 * PAIRS, 256, 1)
+    assert 1 == len(_encode_traces(swept, texts, 256, tmp_path, 24))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nbytes", "count"), [(256, 9), (1024, 3)])
+def test_a_real_vocabulary_has_one_trace(nbytes: int, count: int, tmp_path: Path) -> None:
+    """So do texts by the demo model's tables, of hundreds of pages."""
+    assert 1 == len(_encode_traces(both()[1], drawn_texts(count, nbytes, 2), nbytes, tmp_path, 24))
+
+
+def test_tokens_of_one_vocabulary_have_one_trace(tmp_path: Path) -> None:
+    """Tokens to their bytes: the whole table, whichever token. The plain form's texts lie where Python put them."""
+    swept = both()[1]
+    assert isinstance(swept.sweeping, Sweeps)
+    rows = swept.sweeping.rows
+    tracer = PageTracer([(rows.table.address, rows.table.nbytes), (rows.row.address, rows.row.nbytes)], tmp_path, 4)
+    traces = set()
+    for token in range(0, swept.vocab_size, swept.vocab_size // 60):
+        with tracer.tracing():
+            swept.piece(token)
+        traces.add(tracer.pages)
+    assert 1 == len(traces)
+
+
+def _choices(sampling: Sampling, sweeps: bool, folder: Path, count: int) -> int:
+    """Different traces of so many choices. Each has its likely tokens elsewhere."""
+    scratch = Scratch(VOCABULARY, kernels(), sweeps=sweeps)
+    memory = scratch._memory
+    start, end = -(-memory.address // PAGE) * PAGE, (memory.address + memory.nbytes) // PAGE * PAGE
+    parts = [(start, end - start)] + ([] if scratch.sweep is None else [
+        (scratch.sweep._pages.address, scratch.sweep._pages.nbytes)])
+    tracer, traces, rng = PageTracer(parts, folder, 2), set(), np.random.default_rng(3)
+    for number in range(count):
+        logits = rng.standard_normal(VOCABULARY).astype(np.float32)
+        logits[(number * 997) % VOCABULARY:][:20] += 12.0
+        sampler = Sampler(sampling, (1, 2), VOCABULARY, scratch)
+        with tracer.tracing():
+            sampler.choose(logits)
+        traces.add(tracer.pages)
+    return len(traces)
+
+
+@pytest.mark.parametrize("sampling", [
+    Sampling(seed=5), Sampling(seed=5, temperature=0.7), Sampling(seed=5, top_k=40),
+    Sampling(seed=5, top_k=511, temperature=1.3)])
+def test_choices_have_one_trace(sampling: Sampling, tmp_path: Path) -> None:
+    """Whatever token is likely and drawn."""
+    assert 1 == _choices(sampling, True, tmp_path, 40)
+
+
+def test_the_tracer_sees_the_plain_choice(tmp_path: Path) -> None:
+    """Without sweeps, traces differ with the token that is drawn."""
+    assert 5 < _choices(Sampling(seed=5), False, tmp_path, 40)
