@@ -163,7 +163,8 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
 
 
 def _access(policy: Policy) -> Iterator[Finding]:
-    """What the policy says of the host's view: models where the operator of the disk sees what a text is about."""
+    """Findings on the host's view: models of which the operator of the disk sees what a text is
+    about, and memory."""
     leaking = [model.name for model in policy.models if model.access_pattern == "leaks"]
     if leaking:
         yield Finding("access-pattern", "not checked", f'the policy of {", ".join(leaking)} says "leaks": the operator '

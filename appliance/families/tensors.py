@@ -310,7 +310,8 @@ def guess_head(a: Architecture, tensors: Container[str]) -> GuessHead | None:
 
 @dataclass(frozen=True, slots=True)
 class _InFile:
-    """Whether the file has a tensor of a layer that guesses, by its name in a model of one layer."""
+    """Whether the file has a tensor of a layer that guesses, by its name in a model of one
+    layer."""
 
     layer: int
     tensors: Container[str]

@@ -16,7 +16,7 @@ from appliance.text.tokenizer.tokenizer import Tokenizer
 _HEAD = 4  # bytes before those of a token: how many they are, and 1 for a control token
 
 
-class TokenRows:
+class PieceRows:
     """The bytes of each token, in rows of one size. Threads take turns."""
 
     def __init__(self, tokenizer: Tokenizer, kernels: KernelTable) -> None:

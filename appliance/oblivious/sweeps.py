@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from appliance.errors import UnsupportedError
 from appliance.kernels.runtime.table import KernelTable
 from appliance.oblivious.encoder import Encoder
-from appliance.oblivious.rows import TokenRows
+from appliance.oblivious.rows import PieceRows
 from appliance.text.tokenizer.partition import Span, SpecialText
 from appliance.text.tokenizer.tokenizer import Tokenizer
 
@@ -20,7 +20,7 @@ class Sweeps:
         if tokenizer.merges is None:
             raise UnsupportedError("the model's tokenizer has no oblivious form yet; covered: byte-level BPE",
                                    hint='use another model, or privacy.memory_access = "open"')
-        self.encoder, self.rows = Encoder(tokenizer.merges, kernels), TokenRows(tokenizer, kernels)
+        self.encoder, self.rows = Encoder(tokenizer.merges, kernels), PieceRows(tokenizer, kernels)
 
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span]) -> list[int]:
         """Token ids of a text, in which special tokens are found but where a guarded one touches a

@@ -221,8 +221,8 @@ class Footprint:
 
     @property
     def slot(self) -> tuple[int, int]:
-        """Bytes of a whole context's pages and of a state, and of those of the draft model or of the
-        layer that guesses."""
+        """Bytes of a whole context's pages and of a state, and of those of the draft model or of
+        the layer that guesses."""
         def of(shape: Architecture | None, most: int | None = None) -> int:
             context = 0 if shape is None else min(shape.context(self.context), most or self.context)
             return 0 if shape is None else (

@@ -1,5 +1,5 @@
-"""Self-test of the kernels that read text, on fixed texts: patterns that take every path through the one that finds
-matches, and small vocabularies for those that make tokens of texts, and bytes of tokens."""
+"""Self-test of the kernels that read text, on fixed texts. Patterns take every path through the
+search for matches; small vocabularies serve texts to tokens, and tokens to bytes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def vocabulary(pre: str) -> Tokenizer:
 
 
 def encode_text(table: KernelTable) -> bytes:
-    """Return the tokens of the texts, cut in each way, as int32; of a part of each, marks are not trusted."""
+    """Return the tokens of the texts, cut in each way, as int32. In a part of each, marks are not
+    trusted."""
     found: list[int] = []
     for pre in CUTS:
         tokenizer = vocabulary(pre)

@@ -1,4 +1,5 @@
-"""Self-test of a draw: what fixed logits weigh, the sums of that, the highest, and the place of a draw."""
+"""Self-test of a draw from fixed logits: their weights, the sums of these, the highest, and the
+place of a draw."""
 
 from __future__ import annotations
 

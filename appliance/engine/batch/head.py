@@ -119,7 +119,7 @@ class HeadHelper:
         self._news[slot] = first, list(tokens)
 
     def begin_pass(self) -> None:
-        """Forget what was told: the model's rows are overwritten now."""
+        """Forget the news: the model's rows are overwritten now."""
         self._news.clear()
 
     def guess(self, asks: Sequence[GuessRequest]) -> list[list[int]]:

@@ -225,7 +225,8 @@ def _is_greedy(sampling: Sampling) -> bool:
 
 
 def check_sweeping(sampling: Sampling, suppressed: Collection[int]) -> None:
-    """EngineError, which names them, for what has no form that touches the same pages for all tokens."""
+    """EngineError, which names them, for samplers without a form that touches the same pages for
+    all tokens."""
     names = [name for name in sampling.samplers if name in NARROWINGS and any(_narrowing(NARROWINGS[name], sampling))]
     asked = {
         "logit_bias": bool(sampling.logit_bias), "guidance_scale": sampling.guided, "mirostat": bool(sampling.mirostat),

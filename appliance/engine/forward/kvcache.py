@@ -75,8 +75,8 @@ class KVCache:
 
     def __init__(self, architecture: Architecture, slots: int, context: int, kind: str = "f16",
                  pages: int | None = None, states: int = 0, aside: int = 0) -> None:
-        """`pages` of the arena; None: a whole context for each slot. `states` of earlier texts; `aside`:
-        slots that may have a state set aside."""
+        """`pages` of the arena; None: a whole context for each slot. `states` of earlier texts;
+        `aside`: slots that may have a state set aside."""
         if not 1 <= slots <= MAX_SLOTS:
             raise EngineError(f"a KV cache of {slots} slots; allowed: 1..{MAX_SLOTS}")
         if context < 1:

@@ -1,3 +1,3 @@
 """Where each field lies in the tables that kernels read."""
 
-__all__ = ["attention", "fetch", "pack", "search", "shapes", "step", "tables"]
+__all__ = ["attention", "blind", "fetch", "pack", "search", "shapes", "step", "tables"]

@@ -15,4 +15,5 @@ see `engine.template`.
 from appliance.text.tokenizer.stream import TextStream
 from appliance.text.tokenizer.tokenizer import Tokenizer, load
 
-__all__ = ["TextStream", "Tokenizer", "load", "stream", "vocabulary"]
+__all__ = ["TextStream", "Tokenizer", "load", "partition", "pretokenizers", "splitting", "stream", "tokenizer",
+           "vocabulary"]

@@ -57,7 +57,7 @@ class Partitioner:
         return next((each.token for each in self._all if each.text == text and each.kind & SPECIAL), None)
 
     def specials(self, parse_special: bool, own: str) -> tuple[SpecialText, ...]:
-        """What `partition` searches for, in its order."""
+        """The texts that `partition` searches for, in its order."""
         return tuple(SpecialText(each.text, each.token, _is_guarded(each, own),
                                  bool(each.kind & TokenKind.STRIP_RIGHT))
                      for each in (self._all if parse_special else self._user_defined))

@@ -52,7 +52,8 @@ class Sweeping(Protocol):
     """A form of a tokenizer that touches the same pages for all texts of a length."""
 
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span]) -> list[int]:
-        """Token ids of a text, in which special tokens are found but where a guarded one touches a span."""
+        """Token ids of a text. Special tokens are found in it, but a guarded one never touches a
+        span."""
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""

@@ -3,5 +3,5 @@ order."""
 
 __all__ = [
     "allowed", "candidates", "dry", "ending", "exact", "guidance", "mirostat", "ordering", "penalties", "scratch",
-    "temperature",
+    "sweeping", "temperature",
 ]

@@ -37,8 +37,9 @@ class Scratch:
     `mask`. `spare` is (CHUNK,)."""
 
     def __init__(self, vocabulary: int, kernels: KernelTable, *, sweeps: bool = False) -> None:
-        """`kernels`: the functions of `chain/exact` for many numbers. With `sweeps`, tokens are chosen without an index
-        that depends on one (`chain/sweeping`). EngineError where there is no memory."""
+        """`kernels`: the functions of `chain/exact` for many numbers. With `sweeps`, tokens are
+        chosen without an index that depends on one (`chain/sweeping`). EngineError where there is
+        no memory."""
         self._kernels = kernels  # its functions live as long as it does
         self.weigh, self.running_sums = kernels.function("weigh_logits"), kernels.function("running_sums")
         self.sweep = Sweep(kernels) if sweeps else None

@@ -114,7 +114,8 @@ def classify_points(call: TextPass) -> None:
 
 @device(inline=False)
 def look_ahead(call: TextPass) -> None:
-    """Write the next character's class in its piece, and whether a newline follows in white space."""
+    """Write the next character's class in its piece, and whether a newline follows in white
+    space."""
     kind, lead, after, ahead = array(call, KIND), array(call, LEAD), array(call, AFTER), array(call, AHEAD)
     each, following, line = call.EACH_DIGIT, END, 0
     for i in range(call.LENGTH - 1, -1, -1):
