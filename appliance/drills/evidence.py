@@ -15,7 +15,7 @@ from appliance.policy import Loaded
 from appliance.policy.explaining.checking import load
 
 _NONCE = bytes(32)
-_FLOOR = re.compile(r"(min_tcb\s*\{[^}]*?\bsnp\s*=\s*)([0-9]+)")
+_FLOOR = re.compile(r"(min_tcb\s*+\{[^{}]*?\bsnp\s*+=\s*+)([0-9]+)")
 HIGHEST = 255
 
 

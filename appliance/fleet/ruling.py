@@ -28,7 +28,7 @@ from appliance.policy.bulletins.shown import module_lacking
 from appliance.policy.schema.platform import Requirements
 
 FETCHED = ("revocation", "collateral-age", "collateral")  # rules that a new list or document meets
-_BELOW = re.compile(r"([a-z]+) ([0-9]+) is below ([0-9]+)")
+_BELOW = re.compile(r"\b([a-z]++) ([0-9]++) is below ([0-9]+)")
 _NO_PCK = Pck(b"", b"", (), 0, None, b"", None)  # the rules read the quote and Intel's judgement
 
 

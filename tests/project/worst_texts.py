@@ -143,6 +143,10 @@ WORST: dict[str, tuple[str, Texts]] = {
     "attestation/judge/buried.py:_HEX": ("all", _t(("", "aa", "!"), ("0x", "a", "!"), ("", "0x", ""))),
     "attestation/judge/buried.py:_LINE": ("all", _t(("", "a", "!"), ("a", " ", "x"), ("", "a\n", ""), ("", " ", "!"))),
     "attestation/judge/buried.py:_RUN": ("all", _t(("", "a", "!"), ("", "a!", ""))),
+    "drills/evidence.py:_FLOOR": ("all", _t(
+        ("", "min_tcb {", ""), ("min_tcb", " ", "x"), ("min_tcb {", " snp", ""), ("min_tcb { snp =", " ", "x"), ("min_tcb { snp", " ", "x"))),
+    "fleet/ruling.py:_BELOW": ("all", _t(_LETTERS, ("a ", "1", "x"), ("", "a 1 ", ""), ("a 1 is below ", "1", "x"))),
+    "imaging/papers/fleet.py:_HOST": ("fullmatch", _t(_LETTERS, ("", "a.", ""), ("", "a-", "."), ("", "a", "."))),
     "transparency/reading.py:_NAME": ("fullmatch", _t(("", "a", " "), ("", "a", "+"))),
     "transparency/note.py:_LINE": ("fullmatch", _t(("\u2014 ", "a", ""), ("\u2014 a ", "A", "!"))),
 }
@@ -150,6 +154,8 @@ WORST: dict[str, tuple[str, Texts]] = {
 _OURS = "reads tables, names and documents of the project alone"
 ELSEWHERE: dict[str, str] = {
     "attestation/x509/pem.py: b'^-----END ' + kind + b'-----'": "repeats nothing",
+    "detectors/stream.py: first.opening": "parts of one character, one after the other, each at most once; see test_time_is_linear_in_the_text",
+    "detectors/stream.py: '|'.join(map(re.escape, sorted(heads))) or '(?!)'": "repeats nothing: words, one beside the other",
     "audit/fields.py: self.regex": "a text has its own bound, which is looked at first",
     "matching/characters.py: f'{text}+'": "reads all characters once, for a pattern of the policy",
     "text/calls/reading/grammar.py: f\"({'|'.join(map(re.escape, texts))})\" if texts else '((?!))'":
