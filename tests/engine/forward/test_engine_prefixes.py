@@ -265,7 +265,7 @@ def test_an_idle_scheduler_wipes_the_texts_of_a_tenant_that_goes():
                 assert handle.wait(60)
                 return handle.cached_tokens
             assert [0, 0, 192] == [asked(tenant) for tenant in ("goes", "stays", "stays")]
-            scheduler.serve(["comes", "stays"], {"comes": 3})
+            scheduler.serve(["comes", "stays"], {"stays": 2})
             waiting.until(lambda: engine._cache.in_use == 3, "pages of one tenant")
             assert [192, 0, 192, 0, 0] == [asked(tenant) for tenant in ("stays", "comes", "comes", "goes", "goes")]
             scheduler.serve([], {})

@@ -138,11 +138,11 @@ def test_a_full_share_of_the_disk_lets_states_go(tmp_path: Path) -> None:
 def test_rooms_by_their_numbers() -> None:
     """Each tenant has its share; a room that is named is taken; what goes is free again."""
     gone = list[int]()
-    rooms = StateRooms(range(10, 14), ("a", "b"), gone.append)
+    rooms = StateRooms(range(10, 14), ("a", "b"), {}, gone.append)
     assert [12, None] == [rooms.take("a", 1, 12), rooms.take("a", 1)]
     assert {13, 11} == {rooms.take("a", 2), rooms.take("b", 3)}
     assert 12 == rooms.take("a", 4, None)
     assert ([12], None, 2) == (gone, rooms.room(1), rooms.longest([1, 2, 9]))
-    rooms.divide(("b", "c", "d", "e"))
-    assert (1, None, 11) == (rooms.share, rooms.room(2), rooms.room(3))
+    rooms.divide(("b", "c", "d", "e"), {})
+    assert (1, None, 11) == (rooms.shares["b"], rooms.room(2), rooms.room(3))
     assert None is rooms.take("a", 5)
