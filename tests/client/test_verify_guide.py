@@ -103,6 +103,7 @@ def test_the_guide_is_followed_to_the_letter(reader: Reader) -> None:
         assert asked is not None
         reader.ends(asked[1], 0, '"status": "ready"')
     reader.ends(f"curl -s {URL}/health", 60)  # as the page says
+    assert 2 == script.next("appliance connect").count("https://")  # tests/client/test_fleet.py has several machines
     _in_python(reader)
     assert [] == script.left
 
