@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from appliance.attestation import keyfile
-from appliance.cli import feeds, passphrase, progress, verifying
-from appliance.codec.printable import plain
+from appliance.cli import feeds, numbers, passphrase, progress, verifying
+from appliance.codec.printable import plain, quantity
 from appliance.errors import about
 from appliance.fleet import judging, ruling, whatif
 from appliance.fleet.ruling import Ruling
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     judge.add_argument("--if", dest="changes", metavar="WHAT", action="append", default=[],
                        help="a what-if, such as milan=out or floor.genoa.snp=25; may be repeated")
     judge.add_argument("--update", choices=("standard", "early"), default="standard",
-                       help="rule by Intel's step in force, or by the announced one")
+                       help="rule by Intel's step in force, or by the announced one (default: %(default)s)")
     judge.add_argument("--renewed", action="store_true",
                        help="suppose that lists and documents are fetched anew by then")
     judge.add_argument("--store", metavar="FILE", type=Path, help="what was judged (default: DIR/judged.jsonl)")
@@ -68,7 +68,7 @@ def _declare_feed(actions: Any) -> None:
     publish.add_argument("--key", metavar="KEY.pem", type=Path, help="sign with this Ed25519 private key (PKCS #8)")
     publish.add_argument("--of", metavar="FILE", type=Path,
                          help="a feed to sign, signed before or not (default: the table that this version has)")
-    publish.add_argument("--version", metavar="N", type=int, default=0,
+    publish.add_argument("--version", metavar="N", type=numbers.whole(0, 2**53 - 1), default=0,
                          help="the version of a new feed (default: %(default)d)")
     publish.add_argument("--json", action="store_true", help="print JSON")
 
@@ -85,8 +85,8 @@ def _feed(args: argparse.Namespace) -> int:
     keyfile.write_whole(args.output, written)
     said = {"file": str(args.output), "version": made["version"], "bulletins": len(made["bulletins"]),
             "signed": key is not None}
-    print(json.dumps(said) if args.json else f"{args.output}: version {said['version']}, {said['bulletins']} "
-          f"bulletins, {'signed' if key is not None else 'not signed yet'}")
+    print(json.dumps(said) if args.json else f"{args.output}: version {said['version']}, "
+          f"{quantity(len(made['bulletins']), 'bulletin')}, {'signed' if key is not None else 'not signed yet'}")
     return 0
 
 

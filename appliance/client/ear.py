@@ -44,7 +44,7 @@ _COMMON: dict[str, tuple[str, ...]] = {
     "instance-identity": ("nonce", "session", "tls-key", "certificate", "certificate-evidence", "channel", "id-key",
                           "author-key", "platform", "machine"),
     "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "smt", "self-test",
-                      "access-pattern"),
+                      "access-pattern", "memory-access", "overlap"),
     "executables": ("measurement", "pcr", "rtmr", "gate"),
     "hardware": ("tcb-",),
     "runtime-opaque": ("debug", "migration")}

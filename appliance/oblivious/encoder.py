@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import UnsupportedError
+from appliance.errors import CapacityError, UnsupportedError
 from appliance.kernels.layouts.blind import ARRAYS, NONE, SHIFTS_OF_PAGE, TextPass
 from appliance.kernels.runtime.table import KernelTable
 from appliance.oblivious.cuts import cut_of, ranges
@@ -97,7 +97,7 @@ class Encoder:
         """Token ids of a text, in which special tokens are found but where a guarded one touches a
         span."""
         data = text.encode()
-        spans = [(len(text[:start].encode()), len(text[:end].encode())) for start, end in untrusted]
+        spans = _in_bytes(text, untrusted)
         length = class_of(len(data))
         with self._lock:
             room = self.room(length)
@@ -134,8 +134,24 @@ class Encoder:
             call[TextPass.offsets[name] // 8] = value
         count = self._encode(room.call.address)
         self.blocks = int(call[TextPass.offsets["BLOCKS"] // 8])
+        if self.blocks < 0:
+            raise CapacityError("a word of the text has too many merges, one after the other", code="text-too-long",
+                                hint='a long run of one character is one; privacy.memory_access = "open" takes it')
         tokens = room.stride * ARRAYS.index("token")
         return memoryview(room.work.view[tokens:tokens + 4 * length].tobytes()).cast("i")[:count].tolist()
+
+
+def _in_bytes(text: str, spans: Sequence[Span]) -> list[Span]:
+    """Spans of characters as spans of bytes, in one go through the text; those that overlap are one
+    after the other."""
+    found, at, done = list[Span](), 0, 0
+    for begin, end in sorted(spans):
+        start = max(begin, at)
+        if end > start:
+            first = done + len(text[at:start].encode())
+            at, done = end, first + len(text[start:end].encode())
+            found.append((first, done))
+    return found
 
 
 def _tokens(merges: MergeList, symbols: dict[str, int]) -> NDArray[np.int32]:

@@ -104,5 +104,6 @@ def test_the_longest_context(name: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert not fits[1] or text["longest_context"] + 64 > family_models.CONTEXT
     each = read(policy.models[0], policy, catalogue)
     pages = -(-text["context"] // 64)
-    assert each.cache(2) - each.cache(1) == pages * (text["page_nbytes"] + 8) + text["state_nbytes"]
+    assert each.cache(2) - each.cache(1) == pages * (text["page_nbytes"] + 8) + (
+        2 * text["state_nbytes"])  # one is set aside while guesses are read
     assert (text["state_nbytes"] > 0) == (name != "llama")

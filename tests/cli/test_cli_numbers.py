@@ -46,6 +46,8 @@ OPTIONS = [  # words, option, what is allowed, the nearest values that are not
     (RECORD, "--cpus", "1 to 4096", ["0", "4097"]),
     (KUBEVIRT, "--cpus", "1 to 4096", ["0", "4097"]),
     (KUBEVIRT, "--memory", "1 to 16777216", ["0", "16777217"]),
+    (KUBEVIRT, "--max-replicas", "1 to 2147483647", ["0", "2147483648"]),
+    (["fleet", "feed", "OUT"], "--version", "0 to 9007199254740991", ["9007199254740992"]),
     (KUBEVIRT, "--replicas", "1 to 2147483647", ["0", "2147483648"]),
     ([*SEAL, "--key-version", "1"], "--pcrs", "0 to 23", ["24", "4,,9", "4,24"]),
     (["image", "predict", "DIR"], "--vcpus", "1 to 512", ["0", "513", "1,,2", "1,0"]),

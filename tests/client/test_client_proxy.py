@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import httpx2
@@ -353,14 +353,15 @@ def test_a_rotated_key_is_verified_before_it_is_used(running: tuple[FakeApplianc
     with _proxy(running) as (proxy, told):
         client = _openai(proxy.url)
         assert "onetwo" == _chat(client)
-        proxy.channel.close()  # its idle connections are gone, as after a while
+        channel: Channel = cast(Any, proxy.send).args[0]
+        channel.close()  # its idle connections are gone, as after a while
         server.rotate()
         assert "onetwo" == _chat(client)
         assert ["verified", "verified"] == [each.status for each in told]
         assert told[0].spki_sha256 != told[1].spki_sha256
         server.rotate(bind=False)
         for _ in range(20):  # the connection of the answer before may come back yet, and is as good as it was
-            proxy.channel._idle.clear()
+            channel._idle.clear()
             before, found = len(server.received), ""
             try:
                 _chat(client)

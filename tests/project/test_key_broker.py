@@ -425,7 +425,7 @@ CONFIGS: list[tuple[Callable[[str], str], str]] = [
     (lambda text: text.replace('"tdx"', '"tpm"'), "'tpm' is none of the policy's"),
     (lambda text: text.replace('"model.key"', '"none.key"'), "cannot be opened"),
     (lambda text: text.replace('"measurements.json"', '"server.pem"'), "measurements: "),
-    (lambda text: text + "\nuntil = 2026-12-01T12:00:00", "until has no zone"),
+    (lambda text: text + "\nuntil = 2026-12-01T12:00:00", "until has no offset"),
     (lambda text: text.replace("version = 4", 'version = 4\nself_test_sha384 = "xyz"'), "release 1: "),
 ]
 
@@ -449,7 +449,7 @@ def test_a_rule_ends(tmp_path: Path, seconds: int, released: bool) -> None:
     broker = deployment.broker()
     with nullcontext() if released else pytest.raises(_RefusedError):
         assert KEY == deployment.ask(broker, Snp(deployment.policy.digest), "snp")
-    assert released or "its rule ended at" in deployment.reason()
+    assert released or "the rule ended at" in deployment.reason()
 
 
 def test_a_key_is_not_handed_out_under_another_version(tmp_path: Path) -> None:

@@ -87,10 +87,11 @@ def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
 
     def counted(encoding: Encoding) -> TokenizeAnswer:
         tokens = encoding.tokens if request.special or request.messages is not None else _own(encoding, asked["prompt"])
-        texts = [encoding.piece(token).decode("utf-8", "replace") for token in tokens]
+        texts = [encoding.piece(token).decode("utf-8", "replace") for token in tokens
+                 ] if request.return_token_strs else None
         return TokenizeAnswer(
-            count=len(tokens), max_model_len=encoding.context_length, token_strs=texts if request.return_token_strs
-            else None, tokens=[_piece(token, encoding) for token in tokens] if request.with_pieces else list(tokens))
+            count=len(tokens), max_model_len=encoding.context_length, token_strs=texts,
+            tokens=[_piece(token, encoding) for token in tokens] if request.with_pieces else list(tokens))
 
     if request.messages is not None:
         return Translation(request_of(asked, ChatRequest, drop=drop, ignored=ignored), counted=counted)

@@ -242,6 +242,8 @@ class ShelfPages:
             node = coming.nodes.popleft()
             place = self._states.room(node.number) if coming.state and not coming.nodes else node.number
             if node.number < 0 or place is None:
+                if coming.state:
+                    coming.drop()  # without its state, no page of it helps
                 coming.nodes.clear()
                 return
             coming.fetched.append((node, place, self._names[place], self._shelf.fetch(place)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 from typing import assert_never
@@ -72,7 +73,8 @@ class Answer:
         """The prompt of an answer as the beginning of its text. Nothing comes before the first
         token, so its log-probability is none."""
         prompt = self._choices[choice][0]
-        text = await self._channels[choice].push(self._job.model.tokenizer.text_of(prompt.prompt_ids))
+        shown = await asyncio.to_thread(self._job.model.tokenizer.text_of, prompt.prompt_ids)  # it may be by sweeps
+        text = await self._channels[choice].push(shown)
         if not prompt.prompt_logprobs:
             return text
         none = [(prompt.prompt_ids[0], math.nan)] * (1 + (prompt.sampling.top_logprobs or 0))

@@ -90,7 +90,8 @@ async def _encode(service: Wiring, exchange: Exchange, ask: Translation, ignored
     tokenizer = model.tokenizer
     encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, tokenizer.decode,
                         tokenizer.piece, tokenizer.control, (int(tokenizer.add_bos), int(tokenizer.add_eos)))
-    body = exchange.note(ask.counted(encoding).model_dump_json().encode())
+    counted = await asyncio.to_thread(ask.counted, encoding)  # pieces may be by sweeps
+    body = exchange.note(counted.model_dump_json().encode())
     exchange.departure.spaces = spaces(len(body), service.padding)
     return Response(body, media_type=JSON)
 

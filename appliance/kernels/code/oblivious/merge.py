@@ -32,6 +32,7 @@ from appliance.kernels.layouts.blind import ARRAYS, NONE, PAIRS_OF_PAGE, TextPas
 (_CODE, _KIND, LEAD, _AFTER, _AHEAD, BEGINS, SYMBOL, ALIVE, LEFT, RIGHT, BUCKET, HASH, SHIFT, SLOT, RANK, LEAST, FLAGS,
  BEST, FIXED, REACH, TAKEN, TOKEN) = range(len(ARRAYS))
 FAR = NONE << 32
+BEARABLE = 1 << 17  # bytes that blocks of rounds go through, of a text
 
 
 @device
@@ -140,16 +141,17 @@ def from_the_start(call: TextPass) -> int:
 
 @device(inline=False)
 def merge_all(call: TextPass) -> None:
-    """Rounds, block by block."""
-    more, blocks = 1, 0
-    while more:
+    """Rounds, block by block; BLOCKS is -1 where a word needs more of them than are bearable: each
+    goes through the whole text, so longer texts have fewer."""
+    more, blocks, most = 1, 0, min(max(BEARABLE // call.LENGTH, 4), 16)
+    while (more != 0) & (blocks < most):
         for _ in range(call.ROUNDS):
             neighbours(call)
             look_up(call)
             from_the_end(call)
             more = from_the_start(call)
         blocks += 1
-    call.BLOCKS = blocks
+    call.BLOCKS = -1 if more != 0 else blocks
 
 
 @device(inline=False)
