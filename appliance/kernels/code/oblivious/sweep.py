@@ -66,12 +66,19 @@ def _inside(code: Code, index: Val, page: Val, bits: int) -> tuple[Val, Val]:
     return here, here.select(index & ((1 << bits) - 1), index.like(0))
 
 
+def _nothing(code: Code, table: Val, lanes: int) -> Val:
+    """Emit zeros of which the compiler knows nothing: the place of a table in its page. Without
+    them, lanes that keep what was there make a masked store, which touches no page where none of
+    them changes."""
+    return code.splat((table & 4095).convert("trunc", I32), lanes)
+
+
 @operation(types.void, i64, i64, i64, i64)
 def sweep_numbers(code: Code, table: Val, page: Val, index: Val, to: Val) -> None:
     """One page of int32 for 16 indices."""
     here, place = _inside(code, _load(code, index), page, 10)
     found = _gather(code, table + (page << 12), place << 2, I32)
-    code.store(to, here.select(found, _load(code, to)))
+    code.store(to, here.select(found, _load(code, to) + _nothing(code, table, LANES)))
 
 
 @operation(types.void, i64, i64, i64, i64, i64, i64, i64)
@@ -86,8 +93,9 @@ def sweep_pairs(code: Code, table: Val, page: Val, slot: Val, left: Val, right: 
         same = _gather(code, base, offsets, I64).compare("==", a | (b << 32))
         hit = Val(code, code.b.and_(same.ir, here.shuffle(lanes).ir))
         values = _gather(code, base + 8, offsets, I64)
-        code.store(rank + at, hit.select(values.convert("trunc", I32), code.load(rank + at, I32, 8)))
-        code.store(least + at, hit.select((values >> 32).convert("trunc", I32), code.load(least + at, I32, 8)))
+        for to, value in ((rank + at, values), (least + at, values >> 32)):
+            before = code.load(to, I32, 8) + _nothing(code, table, 8)
+            code.store(to, hit.select(value.convert("trunc", I32), before))
 
 
 @operation(i32x16, i32x16, i32, i32, i32x16)
