@@ -64,6 +64,14 @@ def test_special_tokens(parse: bool) -> None:
                 text, parse_special=parse, untrusted=spans, own=own), (text, spans)
 
 
+@pytest.mark.parametrize("pre", CUTS)
+def test_newlines_after_special_tokens(pre: str) -> None:
+    """A special token ends a piece: a run of newlines after it is a word of its own."""
+    plain, swept = both(pre)
+    for text in ("<|im_start|>\n\n>", "<|im_start|>\r\n]", "<|im_end|>\n\t", "x<|im_end|>  \n y", "<|im_end|>  y"):
+        assert plain.encode(text, parse_special=True) == swept.encode(text, parse_special=True), text
+
+
 def test_white_space_after_special_tokens() -> None:
     """Where a model strips it, it goes with the token, up to the next one."""
     kinds = {**byte_level(small_merges(), special=("<a>", " <b>", "<c>", "</s>", "<unk>", "<s>", "<|endoftext|>")),
@@ -107,9 +115,10 @@ def test_merges_in_no_order() -> None:
 
 def test_blocks_of_rounds() -> None:
     """Texts of people take one block of rounds; a text that takes more has the same tokens."""
-    merges = tuple(f"{'a' * length} a" for length in range(1, 3 * ROUNDS))
+    merges = tuple(f"a{'b' * count} b" if count else "a b" for count in range(3 * ROUNDS))  # one a round
     plain, swept = forms(byte_level(merges))
-    assert plain.encode("a" * 200) == swept.encode("a" * 200)
+    text = "a" + "b" * 3 * ROUNDS
+    assert plain.encode(text) == swept.encode(text)
     assert 1 < encoder_of(swept).blocks
     plain, swept = both()
     for text in drawn_texts(9, 250, 3):

@@ -183,4 +183,4 @@ def cut_words(call: TextPass) -> None:
         next_run, next_left = (kept, left - 1) if more else (fresh, fresh_left)
         set_i32(begins + 4 * i, (0 if more else 1) if is_lead else 1 if special > 0 else 0)
         run, left = (next_run, next_left) if is_lead else (run, left)
-        ended = (1 if following == END else 0) if is_lead else ended
+        ended = (1 if (following == END) | (here == END) else 0) if is_lead else ended
