@@ -11,7 +11,7 @@ import pytest
 
 from appliance.errors import CapacityError, UnsupportedError
 from appliance.oblivious.cuts import cut_of
-from appliance.oblivious.encoder import LEAST, class_of
+from appliance.oblivious.encoder import LEAST, ROUNDS, class_of
 from appliance.text.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.support.extent import examples, some
 from tests.support.oblivious import both, drawn_texts, encoder_of, forms, small_merges
@@ -64,6 +64,14 @@ def test_special_tokens(parse: bool) -> None:
                 text, parse_special=parse, untrusted=spans, own=own), (text, spans)
 
 
+@pytest.mark.parametrize("pre", CUTS)
+def test_newlines_after_special_tokens(pre: str) -> None:
+    """A special token ends a piece: a run of newlines after it is a word of its own."""
+    plain, swept = both(pre)
+    for text in ("<|im_start|>\n\n>", "<|im_start|>\r\n]", "<|im_end|>\n\t", "x<|im_end|>  \n y", "<|im_end|>  y"):
+        assert plain.encode(text, parse_special=True) == swept.encode(text, parse_special=True), text
+
+
 def test_white_space_after_special_tokens() -> None:
     """Where a model strips it, it goes with the token, up to the next one."""
     kinds = {**byte_level(small_merges(), special=("<a>", " <b>", "<c>", "</s>", "<unk>", "<s>", "<|endoftext|>")),
@@ -107,6 +115,11 @@ def test_merges_in_no_order() -> None:
 
 def test_blocks_of_rounds() -> None:
     """Texts of people take one block of rounds; a text that takes more has the same tokens."""
+    merges = tuple(f"a{'b' * count} b" if count else "a b" for count in range(3 * ROUNDS))  # one a round
+    plain, swept = forms(byte_level(merges))
+    text = "a" + "b" * 3 * ROUNDS
+    assert plain.encode(text) == swept.encode(text)
+    assert 1 < encoder_of(swept).blocks
     plain, swept = both()
     assert plain.encode("e" * 200) == swept.encode("e" * 200)
     assert 1 < encoder_of(swept).blocks
