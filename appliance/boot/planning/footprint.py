@@ -55,6 +55,7 @@ LOADING_BYTES = 24 << 20
 
 _HEADER_FACTOR, _TOKEN_BYTES = 9, 180  # metadata and tokenizer, per byte of the header and per token: measured
 _TEMPLATE_FACTOR = 176  # of a chat template, per character, while it is compiled
+_PAIR_BYTES, _SWEPT_TEXTS = 64, 90 * (128 << 10)  # of pairs, for each token; of the rooms of texts, all classes
 _TILE_BYTES = 500  # of Python objects and tags for each tile that is streamed
 _HUGE = 2 << 20  # the kernel may back a buffer with pages of this size
 _VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft, each in pages of its own
@@ -128,6 +129,7 @@ class Footprint:
     roles: Mapping[str, Role] = field(default_factory=dict)  # of its tensors
     draft_roles: Mapping[str, Role] = field(default_factory=dict)
     steady: bool = False  # passes have one size: dummy rows have seats
+    sweeps: bool = False  # texts become tokens, and tokens bytes, by whole tables
 
     @property
     def head(self) -> GuessHead | None:
@@ -283,6 +285,8 @@ class Footprint:
             return
         yield Line(f"{name}: vocabulary, names, vectors",
                    words_nbytes(self.tiles, self.roles, self.shape.vocabulary, self._template()))
+        if self.sweeps:
+            yield Line(f"{name}: tables of tokens, swept", self._swept(self.shape.vocabulary))
         slots, (slot, helper) = share.slots, self.slot
         state = state_nbytes(self.shape)
         kind = f"{self.model.kv_cache}, and a state of {kibibytes(state)}" if state else self.model.kv_cache
@@ -326,6 +330,11 @@ class Footprint:
     def loading(self, share: Share) -> int:
         """Bytes that loading takes for a while."""
         return LOADING_BYTES if share.resident is None or self.tiles is None else 0
+
+    def _swept(self, vocabulary: int) -> int:
+        """Bytes of a row a token, of pairs, and of the rooms of texts up to 64 KiB."""
+        row = max(64, 1 << (self.longest_token + 3).bit_length())  # bytes of a token are letters in the file
+        return vocabulary * (row + _PAIR_BYTES) + _SWEPT_TEXTS
 
     def _buffers(self, threads: int) -> int:
         """Tiles and a record (a plain file: its rows) for each thread, what is read ahead, what is
@@ -384,7 +393,8 @@ def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
     helper_roles = {} if helper is None else known_roles(helper.gguf)
     foreign = foreign_reason(model, file, policy) if size else None
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
-                     helper, foreign, fault, roles, helper_roles, keeps_cadence(policy))
+                     helper, foreign, fault, roles, helper_roles, keeps_cadence(policy),
+                     policy.privacy.memory_access == "oblivious")
 
 
 def askers(model: Model, tenants: Iterable[Tenant]) -> int:
