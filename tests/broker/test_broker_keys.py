@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,27 @@ def test_a_wrong_pin_is_tried_once(tmp_path: Path, token: Path) -> None:
     for words in ("CKR_PIN_INCORRECT", *["is not tried again"] * 11):
         with pytest.raises(ModelKeyError, match=words):
             provider.key()
+
+
+def test_a_wrong_pin_is_tried_once_by_several_at_once(tmp_path: Path, token: Path) -> None:
+    """Five threads: one learns that the PIN is wrong, and the others that it is not tried again."""
+    _with_token(tmp_path, token)
+    (tmp_path / "pin").write_text("000000")
+    team, said = wrappers(tmp_path / "broker.toml")["team"], list[str]()
+    provider, ready = WrappedKey(tmp_path / "model.wrapped", "acme/production/model", 4, team), threading.Barrier(5)
+
+    def ask() -> None:
+        ready.wait()
+        with pytest.raises(ModelKeyError) as caught:
+            provider.key()
+        said.append(str(caught.value))
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert [1, 4] == [sum(words in each for each in said) for words in ("CKR_PIN_INCORRECT", "is not tried again")]
 
 
 def test_random_files_are_no_wrapped_keys(tmp_path: Path) -> None:
