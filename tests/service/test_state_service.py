@@ -221,6 +221,20 @@ def test_quotas_that_can_never_fit_are_refused() -> None:
     assert "tenants-quotas" == caught.value.code
 
 
+def test_a_list_that_forgets_accounts_hides_no_change() -> None:
+    """The number of changes never returns to what it was, so that charges after a new list are written down."""
+    stays, goes = _many(2)
+    accounts = Accounts(Rates())
+    accounts.serve([stays, goes])
+    accounts.tenants[goes.name].admit_tokens(5)
+    before = accounts.changes
+    accounts.serve([stays])
+    assert before < accounts.changes
+    found = accounts.changes
+    accounts.tenants[stays.name].admit_tokens(5)
+    assert found < accounts.changes
+
+
 @pytest.mark.parametrize("data", [b"x", b"[]", b"{}", b'{"format":"appliance/quotas/v2","accounts":{}}',
                                   b'{"format":"appliance/quotas/v1","accounts":[]}',
                                   b'{"accounts":{"00":{"day":[[1]]}},"format":"appliance/quotas/v1"}'])

@@ -264,16 +264,18 @@ class Accounts:
         self._clock = clock
         self._accounts: dict[bytes, Account] = {}
         self.tenants: dict[str, Account] = {}
+        self._gone = 0  # changes of accounts that are forgotten
 
     def serve(self, tenants: Iterable[Tenant]) -> None:
         """Have these tenants from now on. The accounts of others are forgotten."""
-        tenants = tuple(tenants)
+        tenants, before = tuple(tenants), self.changes
         limited, keys = limits_of(tenants), {bytes.fromhex(key) for each in tenants for key in each.api_key_sha256}
         self._accounts = {key: account for key, account in self._accounts.items() if key in keys}
         self.tenants = {name: self.tenants.get(name) or Account(each, self._clock, " of the tenant")
                         for name, each in limited.items()}
         for name, each in limited.items():
             self.tenants[name].serve(each)
+        self._gone += max(0, before - self.changes) + 1
 
     def purse(self, key_digest: bytes, tenant: Tenant) -> Purse:
         """Return the accounts that pay for a request of a key."""
@@ -291,9 +293,9 @@ class Accounts:
 
     @property
     def changes(self) -> int:
-        """A number that changes with every charge and refund."""
+        """A number that grows with every charge, refund and list of tenants."""
         accounts = *self._accounts.values(), *self.tenants.values()
-        return sum(window.changes for account in accounts for window in account.windows().values())
+        return self._gone + sum(window.changes for account in accounts for window in account.windows().values())
 
 
 class Occupancy:
