@@ -15,6 +15,7 @@ from appliance.client import Verifier
 from appliance.client.fleet.overlap import Overlap
 from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status
 from appliance.errors import PolicyError
+from appliance.policy import load
 
 DIGEST_BYTES = 48
 _ACCEPT: dict[str, Status] = {"simulated": SIMULATED, "host-trusted": HOST_TRUSTED}
@@ -108,11 +109,18 @@ def judge(args: argparse.Namespace) -> Verifier | Overlap:
 
 def files(args: argparse.Namespace) -> list[Path]:
     """Return all files of a reference, with the signatures and approvals beside them."""
-    named = [args.policy, args.measurements, args.next, args.next_measurements, args.approvals, args.machines]
-    found = [each for each in named if each is not None]
+    named = [args.policy, args.measurements, args.next, args.next_measurements, args.approvals, args.machines,
+             args.feed]
+    found = [each for each in named if each is not None] + _listed(args)
     beside = [each.with_name(each.name + ending) for each in found for ending in (".sig", ".approvals")]
     folders = [each for each in (args.releases, args.collateral, args.ek_roots) if each is not None]
     return [*found, *beside, *folders]
+
+
+def _listed(args: argparse.Namespace) -> list[Path]:
+    """Return the lists of machines that lie beside policies."""
+    found = [(path, load(path).policy.tee.evidence.machines) for path in (args.policy, args.next) if path is not None]
+    return [path.parent / each.list_file for path, each in found if each is not None]
 
 
 def verifier(args: argparse.Namespace) -> Verifier:

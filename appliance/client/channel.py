@@ -49,6 +49,7 @@ class Channel:
         self.endpoint = endpoint
         self._verifier, self._life, self._accept, self._tell = verifier, life, accept, tell
         self._lock = threading.Lock()
+        self._epoch = 0  # how often earlier verdicts were given up
         self._idle: list[Connection] = []
         self._until: weakref.WeakKeyDictionary[Connection, float] = weakref.WeakKeyDictionary()  # by _now
 
@@ -94,6 +95,7 @@ class Channel:
         with self._lock:
             idle, self._idle = self._idle, []
             self._until.clear()
+            self._epoch += 1
         for connection in idle:
             connection.close()
 
@@ -118,11 +120,14 @@ class Channel:
                                      code="connection-ended", hint="is a proxy between here and the appliance?")
 
     def _check(self, connection: Connection) -> Verdict:
-        begun = _now()
-        verdict = self._verifier.verify_connection(connection)
-        if self._tell is not None:
-            self._tell(verdict)
-        verdict.require(*self._accept)
-        with self._lock:
-            self._until[connection] = begun + self._life
-        return verdict
+        """Verify, and again where `close` gave up earlier verdicts meanwhile."""
+        while True:
+            begun, epoch = _now(), self._epoch
+            verdict = self._verifier.verify_connection(connection)
+            if self._tell is not None:
+                self._tell(verdict)
+            verdict.require(*self._accept)
+            with self._lock:
+                if epoch == self._epoch:
+                    self._until[connection] = begun + self._life
+                    return verdict

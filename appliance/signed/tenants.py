@@ -103,7 +103,8 @@ def _tenant(value: Any, version: ListVersion, tiers: Mapping[str, Mapping[str, A
                     f"{', '.join(tiers) or 'none'}")
     if not version.tiers and value["role"] not in _ROLES:
         raise wrong(f"role: allowed in this version: {', '.join(_ROLES)}")
-    own = {name: each for name, each in value.items() if each is not None or version.more.get(name) is not None}
+    own = {name: each for name, each in value.items()
+           if each is not None or name not in version.more or version.more[name] is not None}
     return _valid({**(tiers[tier] if tier else {}), **own})
 
 

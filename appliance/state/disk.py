@@ -28,6 +28,8 @@ from appliance.state.room import BOOT_BYTES, LogRoom
 from appliance.state.slots import Slots
 from appliance.state.snapshot import Snapshot
 
+_BESIDE_QUOTAS = 1 << 14  # bytes of a snapshot for seeds of the log's periods and the list's version
+MOST_QUOTAS = frames.MAX_SAVED - _BESIDE_QUOTAS  # bytes of a document of quotas, where nothing else has a place
 _LEAST_LOG = 1 << 20  # bytes of the log's room that nothing may take
 
 
@@ -69,6 +71,11 @@ class StateDisk:
     def epoch(self) -> int:
         """How often this disk was opened, this time included."""
         return self._slot.epoch
+
+    @property
+    def most_quotas(self) -> int:
+        """The longest document of quotas, in bytes."""
+        return self._most_saved - _BESIDE_QUOTAS
 
     @property
     def records(self) -> int:

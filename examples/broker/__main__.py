@@ -71,6 +71,8 @@ def _check(words: Sequence[str]) -> int:
 def _wrap(words: Sequence[str]) -> int:
     parser = _parser(" wrap", "Wrap a model's key by a key that the configuration names.")
     parser.add_argument("--by", metavar="NAME", required=True, help="of a table [wrapping.NAME]")
+    parser.add_argument("--resource", metavar="NAME", required=True, help="of the rules that may release it: it opens "
+                        "for no other")
     parser.add_argument("--key", metavar="FILE", type=Path, required=True, help="the model's key, mode 0600")
     parser.add_argument("--key-version", metavar="N", type=int, required=True)
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
@@ -80,9 +82,9 @@ def _wrap(words: Sequence[str]) -> int:
         raise ConfigError(f"--by is {args.by!r}; there are: {', '.join(sorted(known)) or 'none'}",
                           hint=f"add a table [wrapping.{args.by}] to {args.config}")
     with FileKey(args.key, args.key_version, bare=True).key() as key:
-        keyfile.write_whole(args.output, wrapping.wrap(key, args.key_version, known[args.by]))
-    print(f"{args.output}: wrapped by {args.by}; in its rule: key_file = \"{args.output.name}\", "
-          f"wrapped_by = \"{args.by}\"")
+        keyfile.write_whole(args.output, wrapping.wrap(key, args.resource, args.key_version, known[args.by]))
+    print(f"{args.output}: wrapped by {args.by} for {args.resource}; in its rule: "
+          f"key_file = \"{args.output.name}\", wrapped_by = \"{args.by}\"")
     return 0
 
 

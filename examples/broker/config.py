@@ -136,8 +136,8 @@ def _rule(table: _Table, wrappers: Mapping[str, Wrapper]) -> Rule:
         raise ConfigError(f"{table.where}: measurements is absent: which image may have the key?")
     self_test, makers = table.take("self_test_sha384", str, None), table.path("ek_roots", optional=True)
     rule = Rule(
-        resource=table.take("resource", str), version=(version := table.take("version", int)),
-        source=_source(table, version, wrappers),
+        resource=(resource := table.take("resource", str)), version=(version := table.take("version", int)),
+        source=_source(table, resource, version, wrappers),
         platforms=platforms, policy=policy,
         measured=None if measured is None else measurements.parse(measured.read_bytes()),
         collateral=table.path("collateral", optional=True),
@@ -156,14 +156,14 @@ def _rule(table: _Table, wrappers: Mapping[str, Wrapper]) -> Rule:
     return rule
 
 
-def _source(table: _Table, version: int, wrappers: Mapping[str, Wrapper]) -> KeyProvider:
+def _source(table: _Table, resource: str, version: int, wrappers: Mapping[str, Wrapper]) -> KeyProvider:
     path, name = table.path("key_file"), table.take("wrapped_by", str, None)
     if name is None:
         return FileKey(path, version, bare=True)
     if name not in wrappers:
         raise ConfigError(f"{table.where}: wrapped_by is {name!r}; there are: {', '.join(sorted(wrappers)) or 'none'}",
                           hint=f"add a table [wrapping.{name}]")
-    return WrappedKey(path, version, wrappers[name])
+    return WrappedKey(path, resource, version, wrappers[name])
 
 
 def _until(table: _Table) -> datetime | None:

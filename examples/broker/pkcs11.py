@@ -136,11 +136,15 @@ class TokenWrapper:
         return self._use("C_Decrypt", raw[:_IV_BYTES], raw[_IV_BYTES:], context, NBYTES)
 
     def _use(self, name: str, iv: bytes, data: bytes, context: bytes, nbytes: int) -> bytearray:
+        with self._lock:  # of several that ask at once, one tries the PIN
+            return self._tried(name, iv, data, context, nbytes)
+
+    def _tried(self, name: str, iv: bytes, data: bytes, context: bytes, nbytes: int) -> bytearray:
         if self._locked_out:
             raise refused(self._where, "its PIN was wrong, and is not tried again",
                           f"write the PIN to {self._pin_file}, and start the broker again")
         try:
-            with self._lock, self._session() as (library, session):
+            with self._session() as (library, session):
                 return _crypt(library, session, name, self._found(library, session), iv, data, context, nbytes)
         except _ReturnedError as error:
             self._locked_out = error.value in _WRONG_PIN

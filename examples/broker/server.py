@@ -406,7 +406,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, rules: Rules) -> None:
         """ConfigError for certificates that no appliance of the rules would trust."""
         self._identity = _identity(rules)
-        self._rules = rules
+        self._rules, self._reloading = rules, threading.Lock()
         super().__init__((rules.host, rules.port), _Handler)
         self.broker = Broker(rules)
 
@@ -414,14 +414,15 @@ class Server(ThreadingHTTPServer):
         """Take rules and certificate anew, both or neither: a connection that is open keeps the
         certificate that it has seen. Returns whether they were taken; the log says why not."""
         try:
-            rules = read()
-            self._require_same_place(rules)
-            identity = _identity(rules)
-            self.broker.take(rules)
+            with self._reloading:  # of two signals the later one reads last
+                rules = read()
+                self._require_same_place(rules)
+                identity = _identity(rules)
+                self.broker.take(rules)
+                self._identity, self._rules = identity, rules
         except (ApplianceError, OSError) as error:
             self.broker.keep(error if isinstance(error, ApplianceError) else ConfigError(str(error)))
             return False
-        self._identity, self._rules = identity, rules
         return True
 
     def _require_same_place(self, rules: Rules) -> None:

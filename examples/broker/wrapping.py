@@ -4,8 +4,9 @@ A wrapped key is a file of JSON, which nobody needs to protect:
 
     {"ciphertext":"…","format":"appliance/wrapped-key/v1","version":4,"wrapping":"pkcs11"}
 
-The members but `ciphertext`, in canonical form, are the associated data. So a key cannot be passed
-off as that of another version. README.md has the form of each ciphertext.
+The members but `ciphertext`, and the rule's `resource`, are the associated data, in canonical form.
+So a key cannot be passed off as that of another version or resource. README.md has the form of each
+ciphertext.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Wrapper(Protocol):
 def refused(where: str, what: str, hint: str = "") -> ModelKeyError:
     """The error about a key that cannot be unwrapped."""
     return ModelKeyError(f"{where}: {what}", code="key-wrapped", hint=hint or (
-        "wrap the key again: python -m examples.broker wrap broker.toml --by NAME --key FILE --key-version N -o FILE"))
+        "wrap the key again: python -m examples.broker wrap broker.toml --by NAME "
+        "--resource NAME --key FILE --key-version N -o FILE"))
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class FileWrapper:
         try:
             self._cipher(raw[:_SALT_BYTES]).decrypt_into(bytes(12), raw[_SALT_BYTES:], context, plain)
         except InvalidTag:
-            raise refused(str(self.path), "this key did not wrap it, or it was altered") from None
+            raise refused(str(self.path), "this key did not wrap it for this resource, or it was altered") from None
         return plain
 
     def _cipher(self, salt: bytes) -> AESGCM:
@@ -119,6 +121,7 @@ class WrappedKey:
     """A provider of a key that lies wrapped in a file."""
 
     path: Path
+    resource: str  # the rule's: the file has none
     version: int
     wrapper: Wrapper
 
@@ -131,7 +134,8 @@ class WrappedKey:
         if found["wrapping"] != self.wrapper.kind:
             raise refused(str(self.path), f"wrapped by {found['wrapping']!r}; the rule's wrapping is "
                           f"{self.wrapper.kind!r}")
-        return Secret(self.wrapper.unwrap(found["ciphertext"], _context(self.version, self.wrapper.kind)))
+        context = _context(self.resource, self.version, self.wrapper.kind)
+        return Secret(self.wrapper.unwrap(found["ciphertext"], context))
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -148,12 +152,12 @@ class WrappedKey:
         return found
 
 
-def wrap(key: Secret, version: int, wrapper: Wrapper) -> bytes:
-    """The file of a key, wrapped."""
-    made = {"ciphertext": wrapper.wrap(key.data, _context(version, wrapper.kind)), "format": FORMAT,
+def wrap(key: Secret, resource: str, version: int, wrapper: Wrapper) -> bytes:
+    """The file of a key, wrapped for the rules of a resource."""
+    made = {"ciphertext": wrapper.wrap(key.data, _context(resource, version, wrapper.kind)), "format": FORMAT,
             "version": version, "wrapping": wrapper.kind}
     return json.dumps(made, separators=(",", ":"), sort_keys=True).encode() + b"\n"
 
 
-def _context(version: int, kind: str) -> bytes:
-    return canonical({"format": FORMAT, "version": version, "wrapping": kind})
+def _context(resource: str, version: int, kind: str) -> bytes:
+    return canonical({"format": FORMAT, "resource": resource, "version": version, "wrapping": kind})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from tests.support import softhsm, transit
 from tests.support.brokers import Authority
 
 KEK = bytes(range(100, 132))
-CONTEXT = b'{"format":"appliance/wrapped-key/v1","version":4,"wrapping":"%s"}'
+CONTEXT = b'{"format":"appliance/wrapped-key/v1","resource":"acme/production/model","version":4,"wrapping":"%s"}'
 
 
 def _deployed(folder: Path, wrapping: str) -> Deployment:
@@ -37,9 +38,9 @@ def _deployed(folder: Path, wrapping: str) -> Deployment:
     return Deployment(folder, config=text)
 
 
-def _wrap(folder: Path, *, output: str = "model.wrapped", by: str = "team") -> int:
-    return command.main(["wrap", str(folder / "broker.toml"), "--by", by, "--key", str(folder / "model.key"),
-                         "--key-version", "4", "-o", str(folder / output)])
+def _wrap(folder: Path, *, resource: str = "acme/production/model") -> int:
+    return command.main(["wrap", str(folder / "broker.toml"), "--by", "team", "--resource", resource, "--key",
+                         str(folder / "model.key"), "--key-version", "4", "-o", str(folder / "model.wrapped")])
 
 
 def _private(path: Path, text: str) -> None:
@@ -72,7 +73,7 @@ def test_a_key_that_a_file_wraps(tmp_path: Path) -> None:
     key = HKDF(SHA256(), 32, raw[:32], b"appliance/wrapped-key/v1 file").derive(KEK)
     assert KEY == AESGCM(key).decrypt(bytes(12), raw[32:], CONTEXT % b"file")
     (tmp_path / "kek.key").write_text(bytes(32 * [9]).hex())
-    with pytest.raises(ConfigError, match="did not wrap it, or it was altered"):
+    with pytest.raises(ConfigError, match="did not wrap it for this resource, or it was altered"):
         deployment.broker()
 
 
@@ -119,8 +120,20 @@ def test_a_version_is_part_of_what_is_sealed(tmp_path: Path) -> None:
     path, config = tmp_path / "model.wrapped", tmp_path / "broker.toml"
     path.write_text(_changed(version=5)(path.read_text()))
     config.write_text(config.read_text().replace("version = 4", "version = 5"))
-    with pytest.raises(ConfigError, match="did not wrap it, or it was altered"):
+    with pytest.raises(ConfigError, match="did not wrap it for this resource, or it was altered"):
         deployment.broker()
+
+
+def test_a_resource_is_part_of_what_is_sealed(tmp_path: Path) -> None:
+    """A file that was wrapped for another resource, and is copied to where the rule looks, opens nothing there."""
+    deployment = _deployed(tmp_path, FILE)
+    _private(tmp_path / "kek.key", KEK.hex())
+    assert 0 == _wrap(tmp_path, resource="default/key/production")
+    with pytest.raises(ConfigError, match="did not wrap it for this resource"):
+        deployment.broker()
+    config = tmp_path / "broker.toml"
+    config.write_text(config.read_text().replace('"acme/production/model"', '"default/key/production"'))
+    deployment.broker()
 
 
 WRONG: list[tuple[str, str]] = [
@@ -253,7 +266,7 @@ def test_tokens_that_are_not_as_the_configuration_says(tmp_path: Path, token: Pa
         given = {"token": softhsm.TOKEN, "key": "kek", "module": str(token), **changes}
         wrapper = TokenWrapper(Path(given["module"]), given["token"], given["key"], tmp_path / "pin")
         with pytest.raises(ModelKeyError) as caught:
-            WrappedKey(path, 4, wrapper).key()
+            WrappedKey(path, "acme/production/model", 4, wrapper).key()
         return str(caught.value)
 
     assert "no secret key of this label" in said(key="other")
@@ -269,10 +282,32 @@ def test_a_wrong_pin_is_tried_once(tmp_path: Path, token: Path) -> None:
     """However many ask for keys: the token would lock itself otherwise."""
     _with_token(tmp_path, token)
     (tmp_path / "pin").write_text("000000")
-    provider = WrappedKey(tmp_path / "model.wrapped", 4, wrappers(tmp_path / "broker.toml")["team"])
+    team = wrappers(tmp_path / "broker.toml")["team"]
+    provider = WrappedKey(tmp_path / "model.wrapped", "acme/production/model", 4, team)
     for words in ("CKR_PIN_INCORRECT", *["is not tried again"] * 11):
         with pytest.raises(ModelKeyError, match=words):
             provider.key()
+
+
+def test_a_wrong_pin_is_tried_once_by_several_at_once(tmp_path: Path, token: Path) -> None:
+    """Five threads: one learns that the PIN is wrong, and the others that it is not tried again."""
+    _with_token(tmp_path, token)
+    (tmp_path / "pin").write_text("000000")
+    team, said = wrappers(tmp_path / "broker.toml")["team"], list[str]()
+    provider, ready = WrappedKey(tmp_path / "model.wrapped", "acme/production/model", 4, team), threading.Barrier(5)
+
+    def ask() -> None:
+        ready.wait()
+        with pytest.raises(ModelKeyError) as caught:
+            provider.key()
+        said.append(str(caught.value))
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert [1, 4] == [sum(words in each for each in said) for words in ("CKR_PIN_INCORRECT", "is not tried again")]
 
 
 def test_random_files_are_no_wrapped_keys(tmp_path: Path) -> None:
@@ -282,4 +317,4 @@ def test_random_files_are_no_wrapped_keys(tmp_path: Path) -> None:
     for size in (0, 1, 200, 4097):
         path.write_bytes(secrets.token_bytes(size))
         with pytest.raises(ModelKeyError, match="not a wrapped key"):
-            WrappedKey(path, 4, FileWrapper(tmp_path / "kek.key")).key()
+            WrappedKey(path, "acme/production/model", 4, FileWrapper(tmp_path / "kek.key")).key()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from examples.broker import __main__ as command
 from examples.broker import challenges
 from examples.broker.challenges import Challenges
 from examples.broker.config import read
-from examples.broker.rules import ConfigError
+from examples.broker.rules import ConfigError, Rules
 from examples.broker.server import _RefusedError
 from tests.project.test_key_broker import CONFIG, KEY, NOW, OTHER_IMAGE, Deployment, Snp, measurements
 from tests.support import brokers
@@ -153,6 +154,35 @@ def test_a_certificate_is_renewed_while_it_runs(tmp_path: Path) -> None:
         brokers.Authority("two").write(tmp_path)
         assert server.reload(lambda: read(config))
         assert before != server.spki_sha256
+
+
+def test_of_two_reloads_at_once_the_later_one_reads_last(tmp_path: Path) -> None:
+    """What the first one read slowly does not come into force after what the second one read."""
+    _serving(tmp_path)
+    config, begun, go_on, read_by = tmp_path / "broker.toml", threading.Event(), threading.Event(), list[str]()
+
+    def slowly() -> Rules:
+        found = read(config)
+        begun.set()
+        go_on.wait(1)
+        read_by.append("first")
+        return found
+
+    def other() -> Rules:
+        read_by.append("second")
+        go_on.set()
+        return read(config)
+
+    with brokers.reference(config) as server:
+        threads = [threading.Thread(target=server.reload, args=(each,)) for each in (slowly, other)]
+        threads[0].start()
+        assert begun.wait(30)
+        config.write_text(config.read_text().replace("acme/production/model", "acme/other/model"))
+        threads[1].start()
+        for thread in threads:
+            thread.join()
+        assert ["first", "second"] == read_by
+        assert ["acme/other/model"] == [rule.resource for rule in server.broker._rules.rules]
 
 
 def test_a_rule_ends_at_its_time(tmp_path: Path) -> None:

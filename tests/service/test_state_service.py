@@ -13,12 +13,12 @@ import openai
 import pytest
 
 from appliance.auditor.statedisk import examine
-from appliance.errors import StateError
+from appliance.errors import PolicyError, StateError
 from appliance.keys.providers import Secret
 from appliance.policy.schema import Tenant
 from appliance.service.admission import quotas
 from appliance.service.admission.limits import Accounts, Rates
-from appliance.state.disk import StateDisk
+from appliance.state.disk import MOST_QUOTAS, StateDisk
 from tests.support import waiting
 from tests.support.engines import synthetic_model
 from tests.support.pages import ROOT, lines
@@ -181,6 +181,58 @@ def test_quotas_of_tenants_outlive_the_appliance() -> None:
     assert {"acme", "gone"} == set(json.loads(data)["tenants"])
     quotas.restore(again, data, {KEY})
     assert (["acme"], 850) == (list(again.tenants), again.tenants["acme"].day.remaining)
+
+
+def _many(count: int, keys: int = 1) -> list[Tenant]:
+    return [Tenant(name=f"department-{each:05d}", tokens_per_minute=400_000, tokens_per_day=9_000_000,
+                   api_key_sha256=tuple(sorted(sha256(f"{each}.{key}") for key in range(keys))))
+            for each in range(count)]
+
+
+def test_quotas_that_do_not_fit_weigh_longer() -> None:
+    """Times are rounded more coarsely, so that a snapshot has its room: nothing is free earlier than it was."""
+    clock, later, tenants = Clock(), Clock(), _many(12)
+    accounts, again = Accounts(RATES, clock), Accounts(RATES, later)
+    accounts.serve(tenants)
+    again.serve(tenants)
+    keys = [bytes.fromhex(each.api_key_sha256[0]) for each in tenants]
+    for _ in range(8):
+        for key, tenant in zip(keys, tenants, strict=True):
+            accounts.purse(key, tenant).admit_tokens(100, 50)
+        clock.now += 10_000
+    most = len(quotas.snapshot(accounts)) * 2 // 3
+    data = quotas.snapshot(accounts, most)
+    assert most >= len(data)
+    later.now = 5.0
+    quotas.restore(again, data, keys)
+    for _ in range(100):
+        for tenant in tenants:
+            assert again.tenants[tenant.name].day.remaining <= accounts.tenants[tenant.name].day.remaining
+        clock.now += 1000
+        later.now += 1000
+    assert 9_000_000 == again.tenants["department-00000"].day.remaining
+
+
+def test_quotas_that_can_never_fit_are_refused() -> None:
+    """4096 tenants with limits fit, with a key each; with three keys they do not, and the error says how many."""
+    quotas.require_room(Rates(60, 200_000, 5_000_000), _many(4096), MOST_QUOTAS)
+    with pytest.raises(PolicyError, match=r"12288 API keys and of 4096 tenants .* at most 10\d{5}") as caught:
+        quotas.require_room(Rates(60, 200_000, 5_000_000), _many(4096, 3), MOST_QUOTAS)
+    assert "tenants-quotas" == caught.value.code
+
+
+def test_a_list_that_forgets_accounts_hides_no_change() -> None:
+    """The number of changes never returns to what it was, so that charges after a new list are written down."""
+    stays, goes = _many(2)
+    accounts = Accounts(Rates())
+    accounts.serve([stays, goes])
+    accounts.tenants[goes.name].admit_tokens(5)
+    before = accounts.changes
+    accounts.serve([stays])
+    assert before < accounts.changes
+    found = accounts.changes
+    accounts.tenants[stays.name].admit_tokens(5)
+    assert found < accounts.changes
 
 
 @pytest.mark.parametrize("data", [b"x", b"[]", b"{}", b'{"format":"appliance/quotas/v2","accounts":{}}',

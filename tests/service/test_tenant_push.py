@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance.api import marks
 from appliance.attestation.case.reading import parse_statement
 from appliance.cli.main import main
+from appliance.codec.canonical import canonical
 from appliance.policy import load
 from appliance.service.loading.tenant_lists import most_marks
 from appliance.signed import desk
@@ -213,6 +215,18 @@ def test_the_longest_list_is_not_too_many_values(keys: int, tmp_path: Path, tiny
     assert len(data) <= tenantlist.MAX_BYTES
     most = most_marks(policy, len(data))
     assert marks.count(data, most) <= most
+
+
+def test_most_marks_of_a_list_with_tiers_and_ends() -> None:
+    """The largest list of version 3, whose keys all end, is within the bound."""
+    form, end = tenantlist.VERSIONS[2], "2027-01-31T00:00:00Z"
+    rows = [{"name": f"t{number:05d}", "role": "user", "models": ["m"], "api_key_sha256": [sha256(str(number))],
+             **form.more, "tier": "gold", "expires": {sha256(str(number)): end}} for number in range(4096)]
+    listed = {"appliance": "test", "version": 3, "tenants": rows, "tiers": [{"name": "gold", **tenantlist.TIER}]}
+    assert 4096 == len(tenantlist.check(listed, form).tenants)
+    data = canonical({"format": form.name, "list": listed, "signature": "x" * 136})
+    most = most_marks(SimpleNamespace(models=["m"]), len(data))  # type: ignore[arg-type]
+    assert marks.count(data, 10**9) <= most
 
 
 def test_a_slow_list_keeps_no_other_key_out(tmp_path: Path) -> None:

@@ -268,3 +268,14 @@ def test_older_versions_have_no_role_for_metrics(policy: Policy) -> None:
     with pytest.raises(PolicyError, match="role: allowed in this version: user, auditor, admin"):
         tenantlist.parse(json.dumps({"format": "appliance/tenants/v1", "list": listed,
                                      "signature": f"ed25519:{signature}"}).encode(), policy)
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "models"), (1, "models"), (2, "models"), (2, "role"), (2, "name")])
+def test_null_stands_for_nothing_but_absent_limits(number: int, name: str) -> None:
+    """Members that every version has are not null in any."""
+    form = tenantlist.VERSIONS[number]
+    row = {"name": "x", "role": "user", "models": [], "api_key_sha256": ["ab" * 32], **form.more}
+    tiers = {"tiers": []} if form.tiers else {}
+    assert 1 == len(tenantlist.check({"appliance": "a", "version": 1, "tenants": [row], **tiers}, form).tenants)
+    with pytest.raises(PolicyError, match=name):
+        tenantlist.check({"appliance": "a", "version": 1, "tenants": [{**row, name: None}], **tiers}, form)

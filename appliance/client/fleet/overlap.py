@@ -58,19 +58,24 @@ class Overlap:
         return self._judged(lambda one: one.verify_file(path, nonce=nonce, at=at), at)
 
     def _judged(self, ask: Callable[[Verifier], Verdict], at: datetime | None) -> Verdict:
-        if (self._clock() if at is None else at) >= self.until:
+        if self._ended(at):
             return ask(self._new)
         first = self._first
         second = self._old if first is self._new else self._new
         verdicts: dict[Verifier, Verdict] = {}
         for each in (first, second):
             verdicts[each] = verdict = ask(each)
+            if each is self._old and self._ended(at):  # while it was asked
+                return verdicts.get(self._new) or ask(self._new)
             if verdict.status not in _REFUSED:
                 self._first = each
                 return self._marked(verdict) if each is self._old else verdict
             if verdict.raw is None:  # nobody answered: another reference changes nothing
                 return verdict
         return self._nearest(verdicts[self._old], verdicts[self._new])
+
+    def _ended(self, at: datetime | None) -> bool:
+        return (self._clock() if at is None else at) >= self.until
 
     def _marked(self, verdict: Verdict) -> Verdict:
         told = f"it is what was before, accepted until {self.until:%Y-%m-%dT%H:%M:%SZ}"

@@ -28,6 +28,7 @@ SLOTS = 600  # entries that a window keeps at most; charges of one slot expire t
 
 RESERVED_SHARE = 4  # one place in this many, at most, is kept for tenants who hold none
 PARTS = 8    # of a window, into which charges are rounded when they are written down
+LAST = PARTS + 1  # parts that a charge weighs on at most: it begins within a slot
 
 Clock = Callable[[], float]
 
@@ -103,13 +104,14 @@ class Window:
         self._expire()
         return max(0.0, self._charges[-1].expires - self._clock()) if self._used else 0.0
 
-    def left(self) -> list[tuple[int, int]]:
-        """The weights on the window, as pairs (how many `PARTS` of it still, amount): rounded up,
-        late, never early."""
+    def left(self, step: int = 1) -> list[tuple[int, int]]:
+        """The weights on the window, as pairs (how many `PARTS` of it still, amount): rounded up to
+        multiples of `step`, late, never early. `LAST` leaves one pair."""
         self._expire()
         now, sums = self._clock(), dict[int, int]()
         for charge in self._charges:
             parts = math.ceil((charge.expires - now) * PARTS / self._seconds - 1e-9)
+            parts = min(-(-parts // step) * step, LAST)
             sums[parts] = sums.get(parts, 0) + charge.amount
         return [(parts, amount) for parts, amount in sorted(sums.items()) if amount > 0]
 
@@ -133,6 +135,13 @@ class Rates:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
+
+
+def limits_of(tenants: Iterable[Tenant]) -> dict[str, Rates]:
+    """Those of tenants that have some, by name."""
+    rates = {each.name: Rates(each.requests_per_minute, each.tokens_per_minute, each.tokens_per_day)
+             for each in tenants}
+    return {name: each for name, each in rates.items() if each != Rates()}
 
 
 class Account:
@@ -251,20 +260,22 @@ class Accounts:
     """The accounts of all keys, by the SHA-256 of each, and of tenants with limits, by name."""
 
     def __init__(self, rates: Rates, clock: Clock = time.monotonic) -> None:
-        self._rates = rates
+        self.rates = rates  # of each key
         self._clock = clock
         self._accounts: dict[bytes, Account] = {}
         self.tenants: dict[str, Account] = {}
+        self._gone = 0  # changes of accounts that are forgotten
 
     def serve(self, tenants: Iterable[Tenant]) -> None:
         """Have these tenants from now on. The accounts of others are forgotten."""
-        rates = {each.name: Rates(each.requests_per_minute, each.tokens_per_minute, each.tokens_per_day)
-                 for each in tenants}
-        limited = {name: each for name, each in rates.items() if each != Rates()}
+        tenants, before = tuple(tenants), self.changes
+        limited, keys = limits_of(tenants), {bytes.fromhex(key) for each in tenants for key in each.api_key_sha256}
+        self._accounts = {key: account for key, account in self._accounts.items() if key in keys}
         self.tenants = {name: self.tenants.get(name) or Account(each, self._clock, " of the tenant")
                         for name, each in limited.items()}
         for name, each in limited.items():
             self.tenants[name].serve(each)
+        self._gone += max(0, before - self.changes) + 1
 
     def purse(self, key_digest: bytes, tenant: Tenant) -> Purse:
         """Return the accounts that pay for a request of a key."""
@@ -273,7 +284,7 @@ class Accounts:
     def of(self, key_digest: bytes) -> Account:
         """The account of a key that the policy knows."""
         if key_digest not in self._accounts:
-            self._accounts[key_digest] = Account(self._rates, self._clock)
+            self._accounts[key_digest] = Account(self.rates, self._clock)
         return self._accounts[key_digest]
 
     def __iter__(self) -> Iterator[tuple[bytes, Account]]:
@@ -282,9 +293,9 @@ class Accounts:
 
     @property
     def changes(self) -> int:
-        """A number that changes with every charge and refund."""
+        """A number that grows with every charge, refund and list of tenants."""
         accounts = *self._accounts.values(), *self.tenants.values()
-        return sum(window.changes for account in accounts for window in account.windows().values())
+        return self._gone + sum(window.changes for account in accounts for window in account.windows().values())
 
 
 class Occupancy:

@@ -19,6 +19,7 @@ from appliance.boot.booted import Booted
 from appliance.errors import AuditError, PolicyError, StateError
 from appliance.policy import Policy
 from appliance.policy.schema import Limits
+from appliance.service.admission import quotas
 from appliance.service.admission.tenants import Caller
 from appliance.service.loading.wire import TenantListInForce
 from appliance.service.parts.exchange import Exchange
@@ -27,7 +28,7 @@ from appliance.signed import tenants
 from appliance.signed.tenants import TenantList
 
 _LEAST_BYTES = 1 << 20  # that a list may have, however short requests must be
-_MARKS = 24  # of a tenant without models and keys
+_MARKS = 36  # of a tenant without models and keys: version 3 has 15 members
 
 
 def most_bytes(limits: Limits) -> int:
@@ -89,11 +90,17 @@ class TenantLists:
             raise RequestError("tenant_list_refused", f"the body has too many values: a list of {len(data)} bytes may "
                                f"have {most} strings, brackets and commas between strings")
         try:
-            return await asyncio.to_thread(tenants.newer, data, self._booted.policy, self._booted.tenants)
+            return await asyncio.to_thread(self._newer, data)
         except PolicyError as error:
             older = error.code == "tenants-version"
             words = error.summary if error.hint is None else f"{error.summary}; {error.hint}"
             raise RequestError("tenant_list_older" if older else "tenant_list_refused", words) from None
+
+    def _newer(self, data: bytes) -> TenantList:
+        found, state = tenants.newer(data, self._booted.policy, self._booted.tenants), self._booted.state
+        if state is not None:
+            quotas.require_room(self._service.accounts.rates, found.tenants, state.most_quotas)
+        return found
 
     def _keep(self, found: TenantList) -> None:
         if self._booted.state is not None and found.version is not None:

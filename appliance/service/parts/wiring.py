@@ -152,6 +152,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
     accounts = Accounts(Rates(limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day))
     accounts.serve(booted.tenants.tenants)
     if booted.state is not None:
+        quotas.require_room(accounts.rates, booted.tenants.tenants, booted.state.most_quotas)
         quotas.restore(accounts, booted.state.snapshot.quotas, roster.keys)
     service = Wiring(
         booted=booted, models=Models(booted, roster), roster=roster, accounts=accounts,
