@@ -91,7 +91,9 @@ class Rule:
             "measurements_sha256": measured,
             "self_test_sha384": None if self.self_test_sha384 is None else self.self_test_sha384.hex(),
             "attestation_keys": sorted(each.hex() for each in self.attestation_keys), "waived": list(self.waived),
-            "challenged": self.ek_roots is not None, "until": None if self.until is None else self.until.isoformat()}
+            "ek_roots": None if self.ek_roots is None else sorted(self.ek_roots.pins),
+            "machines": None if self.machines is None else _machines(self.machines),
+            "until": None if self.until is None else self.until.isoformat()}
 
     def ended(self, at: datetime) -> bool:
         """Whether its time is over."""
@@ -162,6 +164,13 @@ class Rule:
         the file is not a key, or a key of another version."""
         with self.source.key() as key:
             return keydocument.make(key.data, self.version)
+
+
+def _machines(listed: MachineList) -> dict[str, object]:
+    """The version of a list of machines, and SHA-256 of all that it says."""
+    rows = sorted([str(name), each.note, each.not_after and each.not_after.isoformat()]
+                  for name, each in listed.machines.items())
+    return {"version": listed.version, "sha256": hashlib.sha256(canonical(rows)).hexdigest()}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from appliance.attestation.case.machine import Custody, MachineId, MachineList
+from appliance.attestation.case.terms import EkRoots
 from appliance.cli.main import main
 from examples.broker import __main__ as command
 from examples.broker import challenges
@@ -336,3 +338,14 @@ def test_the_cookie_has_no_more_than_the_protocol_allows() -> None:
     cookie, nonce = Challenges(SECRET).make("simulated", None)
     assert len(cookie) <= 256
     assert nonce in base64.b64decode(cookie + "=" * (-len(cookie) % 4), altchars=b"-_")
+
+
+def test_makers_and_machines_are_in_the_digest(tmp_path: Path) -> None:
+    """Brokers that trust other makers of TPMs, or list other machines, do not decide alike."""
+    rules = _serving(tmp_path).broker()._rules
+    rule = rules.rules[0]
+    machine = MachineId("sev-snp", bytes(64))
+    changed = [rule, *(dataclasses.replace(rule, ek_roots=EkRoots({pin: "maker"}, ())) for pin in ("aa", "bb")),
+               *(dataclasses.replace(rule, machines=MachineList(version, {machine: Custody(note)}))
+                 for version, note in ((1, "here"), (2, "here"), (2, "there")))]
+    assert 6 == len({dataclasses.replace(rules, rules=(each,)).sha256 for each in changed})
