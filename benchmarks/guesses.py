@@ -7,7 +7,7 @@ prose, this cannot tell.
 
 A token is always followed by the same other, in four circles of tokens. Outputs are embeddings in
 another order, beside which layers add little. The layer that guesses has embeddings of its own. In
-each circle a part of them is wrong, and so are the guesses after them. Text never repeats itself within
+each circle a part of them is wrong, and so are the guesses after them. Text never repeats within
 a measurement, so nothing is guessed from it.
 """
 

@@ -87,7 +87,7 @@ class Sessions:
         return self._keeper.broken
 
     def shelf(self, model: str) -> PageShelf | None:
-        """The shelf of a model; None for one that keeps no sessions."""
+        """The shelf of a model; None where it keeps no sessions."""
         return self._shelves.get(model)
 
     def close(self) -> None:
