@@ -81,7 +81,7 @@ def test_no_room_for_a_state_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
                 *re.findall(r"tiny: prefix_cache.*?is \w+", boot)]
     lacks = said("1MiB")
     assert 3 == len(lacks)
-    size = re.search(r"the least size that keeps some is (\w+)", lacks[0])
+    size = re.search(r"the least size that keeps some of each is (\w+)", lacks[0])
     assert size is not None
     assert [] == said(size[1])
 

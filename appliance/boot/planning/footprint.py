@@ -94,7 +94,7 @@ class SnapshotRoom:
     state: int  # bytes of each
     count: int  # of all tenants
     least: int  # bytes of `prefix_cache.size` with which each tenant has one
-    tenants: int  # that may ask the model
+    tenants: int  # states that give each tenant who may ask the model one, by its weight
 
     @property
     def lack(self) -> str | None:
@@ -102,8 +102,8 @@ class SnapshotRoom:
         if self.count >= self.tenants:
             return None
         return (f"prefix_cache keeps no text: it has room for {quantity(self.count, 'state')} of "
-                f"{kibibytes(self.state)} each, and {quantity(self.tenants, 'tenant')} may ask; the least size that "
-                f"keeps some is {self.size}")
+                f"{kibibytes(self.state)} each, and tenants need {self.tenants} by their weights; the least size that "
+                f"keeps some of each is {self.size}")
 
     @property
     def size(self) -> str:
@@ -398,8 +398,9 @@ def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
 
 
 def askers(model: Model, tenants: Iterable[Tenant]) -> int:
-    """How many of some tenants may ask a model."""
-    return sum(model.name in each.models and each.role != "auditor" for each in tenants)
+    """As many equal shares as give each tenant who may ask a model one, by its weight."""
+    weights = [each.weight for each in tenants if model.name in each.models and each.role != "auditor"]
+    return -(-sum(weights) // min(weights)) if weights else 0
 
 
 def keeps_cadence(policy: Policy) -> bool:
