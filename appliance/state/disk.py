@@ -45,6 +45,7 @@ class StateDisk:
         gets each line of the audit log that is there. `first` writes what must be on the disk
         before that; `most_saved` bytes is the longest snapshot. Raises StateError."""
         self._heard, self._most_saved = heard, most_saved
+        self.most_quotas = most_saved - _BESIDE_QUOTAS  # bytes of the longest document of quotas
         self._path, self._key = path, key
         self._lock = threading.RLock()
         self._broken = ""
@@ -71,11 +72,6 @@ class StateDisk:
     def epoch(self) -> int:
         """How often this disk was opened, this time included."""
         return self._slot.epoch
-
-    @property
-    def most_quotas(self) -> int:
-        """The longest document of quotas, in bytes."""
-        return self._most_saved - _BESIDE_QUOTAS
 
     @property
     def records(self) -> int:

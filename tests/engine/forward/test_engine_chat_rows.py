@@ -23,7 +23,7 @@ CONTEXT = BEGINNING + TURNS * (ANSWER + QUESTION) + ANSWER
 
 def _long(name: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
     monkeypatch.setitem(family_models.COMMON, "context_length", 8192)
-    return family_models.model(name)
+    return family_models.model.__wrapped__(name)  # what is kept for others has their context
 
 
 @pytest.mark.slow
