@@ -62,7 +62,6 @@ def client_context() -> SSL.Context:
 def _context(method: int) -> SSL.Context:
     context = SSL.Context(method)
     context.set_min_proto_version(SSL.TLS1_3_VERSION)
-    context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # 34 KiB, of each connection that is idle
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_options(SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION)
     return context
