@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from appliance.attestation import keyfile
 from appliance.attestation.judge import collateral_folder, recognise
@@ -24,9 +25,14 @@ from appliance.attestation.tdx import abi
 from appliance.attestation.tdx.judging import verify
 from appliance.attestation.tdx.signatures import SignedTdxQuote, verify_signatures
 from appliance.attestation.trust.roots import VENDORS, Roots
-from appliance.attestation.x509.judging.collateral import Collateral
-from appliance.attestation.x509.judging.pcs_answer import IDENTITY, TCB
-from appliance.errors import AttestationError, UncheckedEvidenceError
+from appliance.attestation.x509.judging.collateral import MAX_FILE_BYTES, Collateral
+from appliance.attestation.x509.judging.pcs_answer import IDENTITY, TCB, as_date
+from appliance.errors import (
+    AttestationError,
+    ForgedEvidenceError,
+    RejectedEvidenceError,
+    UncheckedEvidenceError,
+)
 from appliance.fleet import node
 from appliance.fleet.node import Machine, TdxNode, TdxStanding
 from appliance.platforms import TDX
@@ -86,7 +92,8 @@ class _Beside:
         if folder not in self._read:
             digest = hashlib.sha256()
             for each in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if each.is_file() and each.name != STORE and _kind(each) is None:
+                if (each.is_file() and each.name != STORE and each.stat().st_size <= MAX_FILE_BYTES
+                        and _kind(each) is None):
                     digest.update(hashlib.sha256(each.read_bytes()).digest())
             self._read[folder] = collateral_folder.load(folder), digest.digest()
         return self._read[folder]
@@ -112,9 +119,11 @@ def _node(path: Path, folder: Path, beside: _Beside, known: dict[str, Machine], 
         return replace(known[key], file=name)
     record = examine(Material(data, path, collateral, roots=roots), at=at)
     one = Machine(name, key, record.kind, record.verdict, record.code, record.reason, record.hint or "")
-    if isinstance(record.authentic, SnpClaims):
+    if record.verdict == "genuine" and isinstance(record.authentic, SnpClaims):
         return replace(one, hardware=record.authentic)
-    if JUDGES[TDX.name].recognise(record.hardware) is not None:
+    # of a TD that Intel's documents at hand say nothing good of, others may; of what failed elsewhere, nothing counts
+    open_yet = record.verdict == "cannot tell" and record.authentic is None
+    if (record.verdict == "genuine" or open_yet) and JUDGES[TDX.name].recognise(record.hardware) is not None:
         return replace(one, hardware=_tdx(record.hardware, both, at, roots))
     return one
 
@@ -126,27 +135,28 @@ def _tdx(quote: bytes, collateral: Collateral, at: datetime, roots: Roots) -> Td
     except AttestationError:
         return None
     numbers = sorted({each for each in map(_number, _texts(collateral)) if each is not None})
+    standings = (_standing(signed, _only(collateral, number), number, at, roots) for number in numbers)
     return TdxNode(quote, min(each.not_valid_after_utc for each in signed.chain),
-                   tuple(_standing(signed, _only(collateral, number), number, at, roots) for number in numbers))
+                   tuple(each for each in standings if each is not None))
 
 
-def _standing(signed: SignedTdxQuote, collateral: Collateral, number: int, at: datetime, roots: Roots) -> TdxStanding:
+def _standing(signed: SignedTdxQuote, collateral: Collateral, number: int, at: datetime,
+              roots: Roots) -> TdxStanding | None:
     """By the documents of one number: at a time, or else, where they are not of that time, at their
-    own."""
-    refused = ""
-    for when in (at, *(each.issued for each in collateral.answers if each.name == TCB),
-                 *(_issued(each) for each in collateral.documents)):
+    own. None where they say nothing of this platform."""
+    for when in (at, *map(_issued, _texts(collateral))):
         try:
             return TdxStanding(number, verify.authenticate(signed, collateral, at=when, root=roots.intel).tcb)
-        except AttestationError as error:
-            refused = refused or error.summary
-            if error.code != "tdx-collateral-time":
-                return TdxStanding(number, None, error.summary)
-    return TdxStanding(number, None, refused)
+        except (RejectedEvidenceError, ForgedEvidenceError) as error:
+            return TdxStanding(number, None, error.summary)
+        except AttestationError:
+            continue
+    return None
 
 
-def _issued(document: dict[str, object]) -> datetime:
-    return datetime.fromisoformat(json.loads(str(document["tcb_info"]))["issueDate"])
+def _issued(text: str) -> datetime:
+    """The time of a document; the earliest there is where it has none."""
+    return as_date(_value(text).get("issueDate"))
 
 
 def _texts(collateral: Collateral) -> Iterator[str]:
@@ -156,10 +166,17 @@ def _texts(collateral: Collateral) -> Iterator[str]:
 
 
 def _number(text: str) -> int | None:
+    number = _value(text).get("tcbEvaluationDataNumber")
+    return number if type(number) is int else None
+
+
+def _value(text: str) -> dict[str, Any]:
+    """The object in a text that anybody may have written; empty if there is none."""
     try:
-        return int(json.loads(text)["tcbEvaluationDataNumber"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {}
 
 
 def _only(collateral: Collateral, number: int) -> Collateral:

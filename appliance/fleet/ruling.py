@@ -65,7 +65,8 @@ def _rule(node: Machine, wanted: Requirements, at: datetime, update: Update, ren
     elif hardware is not None and hardware.standings:
         faults, ends = _tdx(hardware, wanted, at, update)
     else:
-        return Ruling(node, (Fault(node.code or "evidence", node.reason, node.hint),))
+        unruled = Fault("platform", f"{node.kind}: rules are for SEV-SNP and TDX")
+        return Ruling(node, (Fault(node.code, node.reason, node.hint) if node.code else unruled,))
     kept = tuple(each for each in faults if not (renewed and each.rule in FETCHED))
     return Ruling(node, kept, tuple(sorted(each for each in ends if each[0] > at)))
 

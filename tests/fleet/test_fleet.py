@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.judge.examine import examine
@@ -19,8 +20,10 @@ from appliance.cli.main import main
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.fleet import judging, node, ruling, whatif
 from appliance.fleet.node import Machine
+from appliance.policy import load
+from appliance.policy.digest import host_data
 from appliance.policy.schema.platform import Requirements
-from tests.support import fake_intel
+from tests.support import fake_appliance, fake_intel
 from tests.support.fake_amd import NOW as AMD_NOW
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_intel import NOW, FakeIntel
@@ -182,6 +185,33 @@ def test_a_folder_without_evidence(tmp_path: Path) -> None:
     with pytest.raises(UncheckedEvidenceError):
         judging.judge(tmp_path, None, tmp_path / judging.STORE, at=NOW)
     assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_documents_of_other_platforms_say_nothing(tmp_path: Path) -> None:
+    """A number that is at hand for another platform only neither fails a machine nor hides its own number."""
+    nodes = _intel(tmp_path / "fleet", tmp_path / "root.pem")
+    other = FakeIntel({"fmspc": "00906ED50000", "info_number": 3, "qe_number": 3})
+    bad = {"tcb_info": '{"tcbEvaluationDataNumber": 1e999, "issueDate": 7}', "qe_identity": "{}"}
+    for name, document in (("other", other.document()), ("bad", bad), ("text", {**bad, "tcb_info": "[" * 9000})):
+        (tmp_path / "standard" / f"{name}.json").write_text(json.dumps(document))
+    roots = Roots(intel=walks.fingerprint(x509.load_pem_x509_certificate((tmp_path / "root.pem").read_bytes())))
+    found = judging.judge(tmp_path / "fleet", tmp_path / "standard", tmp_path / "other.jsonl", at=NOW, roots=roots)
+    assert _rulings(nodes, at=NOW) == _rulings([each for each in found if each.file.endswith(".quote")], at=NOW)
+
+
+def test_what_is_not_genuine_does_not_pass(tmp_path: Path) -> None:
+    """Evidence whose report is authentic, and whose statement is another's, fails by its own code."""
+    amd = FakeAmd("Genoa", tcb={"snp": 27})
+    policy = load(Path(__file__).parents[2] / "policies" / "sev-snp-production.hcl")
+    source = fake_appliance.SnpSource(amd, host_data(policy.digest), {})
+    evidence = json.loads(fake_appliance.attestor(source, policy, models={}).attest(bytes(32)).to_json())
+    (tmp_path / "one.json").write_text(json.dumps(evidence))
+    evidence["statement"]["policy_sha384"] = "00" * 48
+    (tmp_path / "two.json").write_text(json.dumps(evidence))
+    nodes = judging.judge(tmp_path, None, tmp_path / judging.STORE, at=AMD_NOW, roots=Roots(amd=amd.roots))
+    faults = _rulings(nodes, at=AMD_NOW)
+    assert [] == faults["one.json"]
+    assert ["report-data-mismatch"] == faults["two.json"]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,12 +41,12 @@ class PcsAnswer:
     @property
     def issued(self) -> datetime:
         """When it was issued; the earliest time there is where it does not say."""
-        return _date(self.value.get("issueDate"))
+        return as_date(self.value.get("issueDate"))
 
     @property
     def ends(self) -> datetime:
         """When the next one is due; the earliest time there is where it does not say."""
-        return _date(self.value.get("nextUpdate"))
+        return as_date(self.value.get("nextUpdate"))
 
     def in_force(self, at: datetime) -> bool:
         """Whether a time is between its own dates."""
@@ -66,7 +66,8 @@ class PcsAnswer:
         return True
 
 
-def _date(text: object) -> datetime:
+def as_date(text: object) -> datetime:
+    """A time as Intel writes it; the earliest there is for another text."""
     try:
         found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
