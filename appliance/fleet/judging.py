@@ -121,7 +121,7 @@ def _node(path: Path, folder: Path, beside: _Beside, known: dict[str, Machine], 
     one = Machine(name, key, record.kind, record.verdict, record.code, record.reason, record.hint or "")
     if record.verdict == "genuine" and isinstance(record.authentic, SnpClaims):
         return replace(one, hardware=record.authentic)
-    # of a TD that Intel's documents at hand say nothing good of, others may; of what failed elsewhere, nothing counts
+    # documents of another number may speak for a TD; a failure elsewhere is final
     open_yet = record.verdict == "cannot tell" and record.authentic is None
     if (record.verdict == "genuine" or open_yet) and JUDGES[TDX.name].recognise(record.hardware) is not None:
         return replace(one, hardware=_tdx(record.hardware, both, at, roots))
