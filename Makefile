@@ -56,6 +56,7 @@ vocabularies: | $(VENV)/bin/python
 	@$(BIN)/python tests/support/fetch_llama_vocab.py
 	@$(BIN)/python tests/support/fetch_llama_samplers.py
 	@$(BIN)/python tests/support/fetch_kubevirt_schema.py
+	@$(BIN)/python tests/support/fetch_kubernetes_schema.py
 	@$(BIN)/python tests/support/fetch_openai_schema.py
 	@$(BIN)/python tests/support/fetch_axe.py
 	@$(BIN)/python tests/support/fetch_json_schema_tests.py

@@ -13,7 +13,8 @@ from appliance.imaging.qemu.machine import Reach
 from appliance.policy.schema.identifiers import NAME
 from appliance.policy.schema.kinds import Mismatch
 
-ROLES = ("user", "admin", "auditor")
+CHATTING = ("user", "admin")
+ROLES = (*CHATTING, "auditor", "metrics")
 PRIVACY: Mapping[str, str] = MappingProxyType({
     "open": "exact times, sizes and token counts; nothing is redacted",
     "guarded": "times and token counts on a coarse grid; secrets and card numbers are redacted",
@@ -34,6 +35,11 @@ class TenantChoice:
 
     name: str
     role: str = "user"
+
+    @property
+    def chats(self) -> bool:
+        """Whether its key may ask the model."""
+        return self.role in CHATTING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,7 @@ class Choices:
                                   hint="--name NAME, --tenant NAME=ROLE") from None
         if len(set(names)) < len(names):
             raise PolicyError("two tenants have the same name", code="init-choice", hint="--tenant NAME=ROLE")
-        if not any(each.role != "auditor" for each in self.tenants):
+        if not any(each.chats for each in self.tenants):
             raise PolicyError("no tenant may chat", code="init-choice", hint="--tenant NAME, --tenant NAME=admin")
 
     @property
@@ -79,7 +85,7 @@ class Choices:
     @property
     def chatting(self) -> TenantChoice:
         """The first tenant that may chat."""
-        return next(each for each in self.tenants if each.role != "auditor")
+        return next(each for each in self.tenants if each.chats)
 
 
 def tenant(text: str) -> TenantChoice:

@@ -163,7 +163,7 @@ def _signed_list(choices: Choices, hashes: dict[str, str], signer: Ed25519Privat
                  files: dict[str, str]) -> None:
     """Write the list of tenants, plain and signed, and its authority's key."""
     listed = {"appliance": choices.name, "version": 1, "tenants": [
-        {"name": each.name, "role": each.role, "models": [] if each.role == "auditor" else [MODEL],
+        {"name": each.name, "role": each.role, "models": [MODEL] if each.chats else [],
          "api_key_sha256": [hashes[each.name]]} for each in sorted(choices.tenants, key=lambda each: each.name)]}
     keyfile.write_whole(folder / "keys/authority.pem",
                         signer.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=_SECRET)

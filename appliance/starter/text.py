@@ -51,7 +51,7 @@ def _tenants(choices: Choices, keys: KeyFacts) -> str:
     lines = []
     for each in choices.tenants:
         role = "" if each.role == "user" else f'    role           = "{each.role}"\n'
-        models = "" if each.role == "auditor" else f'    models         = ["{MODEL}"]\n'
+        models = f'    models         = ["{MODEL}"]\n' if each.chats else ""
         lines.append(f'  tenant "{each.name}" {{\n{role}{models}'
                      f'    api_key_sha256 = ["{keys.hashes[each.name]}"]\n  }}\n')
     return ("# Who may ask, by the SHA-256 of each API key. In production a signed list has them.\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from appliance.policy.schema import Policy
 from appliance.policy.schema.kinds import Kind, Version
 from appliance.signed import approvals, desk, tenants
 from appliance.state.disk import StateDisk
+from examples.broker import __main__ as broker_command
 from tests.project.test_key_broker import Deployment, Snp, _RefusedError
 from tests.state.test_state_disk import _used
 from tests.support import fake_appliance as fake
@@ -189,9 +191,11 @@ def test_a_broker_refuses_until_it_has_both_rules(tmp_path: Path) -> None:
     with pytest.raises(_RefusedError):
         deployment.ask(deployment.broker(), Snp(load(new).digest), "snp", policy=load(new).digest)
     assert all(f"{rule}: " in deployment.reason() for rule in refused.rules), deployment.reason()
-    config = (tmp_path / "broker.toml").read_text()
-    rule = config[config.index("[[release]]"):]
-    (tmp_path / "broker.toml").write_text(config + "\n" + rule.replace("deployment.hcl", "new.hcl"))
+    step = next(each for each in made.steps if "examples.broker overlap" in each)
+    words = shlex.split(step.partition("examples.broker ")[2].replace("TIME", "2099-01-01T00:00:00Z"))
+    assert ["overlap", "broker.toml"] == words[:2]
+    assert 0 == broker_command.main(["overlap", str(tmp_path / "broker.toml"), *words[2:]])
+    assert any("kill -HUP" in each for each in made.steps)
     for digest in (deployment.policy.digest, load(new).digest):
         assert deployment.ask(deployment.broker(), Snp(digest), "snp", policy=digest)
 

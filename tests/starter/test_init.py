@@ -83,6 +83,22 @@ def test_keys_open_what_the_policy_pins_and_nobody_else_reads_them(tmp_path: Pat
     assert "keys/" in (folder / ".gitignore").read_text().splitlines()
 
 
+@pytest.mark.parametrize("platform", ["simulated", "tpm"])
+def test_a_key_for_metrics_asks_no_model(platform: str, tmp_path: Path, tiny_model: Path,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    """A tenant with the role `metrics` has no model, in a policy's own tenants and in a signed list."""
+    folder = tmp_path / "made"
+    policy = _made(folder, tiny_model, "--platform", platform, "--tenant", "acme", "--tenant", "scrapes=metrics")
+    assert 0 == main(["check", str(folder / "deployment.hcl")]), capsys.readouterr()
+    if platform == "simulated":
+        roles = {each.name: (each.role, list(each.models)) for each in policy.tenants.tenants}
+    else:
+        listed = json.loads((folder / "tenants.json").read_text())["list"]["tenants"]
+        roles = {each["name"]: (each["role"], each["models"]) for each in listed}
+        assert 0 == main(["tenants", str(folder / "tenants.json"), "--policy", str(folder / "deployment.hcl")])
+    assert {"acme": ("user", ["chat"]), "scrapes": ("metrics", [])} == roles
+
+
 @pytest.mark.parametrize("name", ["sev-snp", "tdx"])
 def test_evidence_must_show_what_the_production_policies_ask_for(name: str, tmp_path: Path, tiny_model: Path) -> None:
     """The floors are those of `policies/`, which a test of bulletins keeps at what makers ask for."""
@@ -152,7 +168,8 @@ def test_refusals_name_the_way_on_and_leave_nothing(tmp_path: Path, tiny_model: 
     """No folder is made by a refused choice, and none with files is touched."""
     folder = tmp_path / "made"
     for words in (["--platform", "sev-snp", "--key", "file"], ["--tenant", "a", "--tenant", "a=admin"],
-                  ["--tenant", "a=owner"], ["--tenant", "a b"], ["--tenant", "a=auditor"], ["--name", "ü"]):
+                  ["--tenant", "a=owner"], ["--tenant", "a b"], ["--tenant", "a=auditor", "--tenant", "b=metrics"],
+                  ["--name", "ü"]):
         assert 2 == _init(folder, tiny_model, "--json", *words), words
         _refusal("init-choice", capsys)
         assert not folder.exists()

@@ -120,10 +120,19 @@ def _made() -> bool:
 
 
 def main() -> int:
-    """Make the root unless it is there, or nothing is installed that could run it."""
+    """Make the root unless it is there, or nothing is installed that could run it. Of two that run
+    at the same time, the second waits, and finds what the first has made."""
     required = os.environ.get("APPLIANCE_TESTS_REQUIRE") == "all"
     if _made() or (shutil.which("qemu-aarch64") is None and not required):
         return 0
+    TREE.parent.mkdir(parents=True, exist_ok=True)
+    with TREE.with_name("arm64.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return 0 if _made() else _made_now(required)
+
+
+def _made_now(required: bool) -> int:
+    """Make the root, and return the exit code."""
     print(f"fetching Debian's arm64 Python and its wheels into {TREE} (about 45 MB)", file=sys.stderr)
     try:
         make()

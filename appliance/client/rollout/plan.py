@@ -151,7 +151,7 @@ def _steps(given: Materials, refused: tuple[Denial, ...], listed: bool) -> Itera
                "predict DIR; if it is given at launch, the image stays")
     else:
         yield "the builder signs NEW's measurements: appliance image predict DIR"
-    yield from _broker_first(refused)
+    yield from _broker_first(given)
     yield ("give clients both for a stated time, with the addresses of OLD and NEW: appliance connect URL URL "
            f"--policy {old.path} {_next(given)} --until TIME; they move over when NEW is verified")
     yield f"start a machine under NEW beside OLD, and verify it: appliance verify URL --policy {new.path}"
@@ -172,10 +172,16 @@ def _next(given: Materials) -> str:
     return " ".join(filter(None, (policy, image)))
 
 
-def _broker_first(refused: tuple[Denial, ...]) -> Iterator[str]:
-    for each in refused:
-        if each.who == "the broker's rule for OLD":
-            yield f"broker: {each.mended_by}, and start it again"
+def _broker_first(given: Materials) -> Iterator[str]:
+    """Yield how a broker comes to accept both: its rules of today end at a time, others follow."""
+    if not refusals.released(given.new.policy):
+        return
+    policy = "" if given.old.digest == given.new.digest else f" --policy {given.new.path}"
+    image = "" if given.measured is None else " --measurements MEASUREMENTS"
+    yield ("the broker accepts both until a time, when its rules for OLD end: python -m examples.broker overlap "
+           f"broker.toml --until TIME{policy}{image}")
+    yield ("a running broker takes the file at SIGHUP, all of it or nothing, and its log says which: kill -HUP PID. "
+           "Another broker than the reference one: add a rule for NEW beside the one for OLD")
 
 
 def _disk(old: Loaded, new: Loaded) -> Iterator[str]:

@@ -42,7 +42,7 @@ def of_policies(old: Loaded, new: Loaded) -> Iterator[Denial]:
                  "move clients when machines under NEW serve")
     yield Denial("verifiers with OLD", "receipts and packs of NEW", ("policy",),
                  "keep OLD for what was answered under it, and give auditors both")
-    for key in _released(new.policy):
+    for key in released(new.policy):
         yield Denial("the broker's rule for OLD", f"the key {key}, for machines under NEW", PINNED,
                      f"add a rule for {key} with NEW, beside the one with OLD", breaks=True)
     if new.policy.approvals is not None:
@@ -62,7 +62,7 @@ def _pinned(client: Policy, machine: Policy) -> tuple[str, ...]:
     return PINNED if same else (*PINNED, "models")
 
 
-def _released(policy: Policy) -> list[str]:
+def released(policy: Policy) -> list[str]:
     """Return the resources that a broker releases."""
     keys = [each.key for each in policy.models] + [policy.state.key if policy.state else None]
     return sorted({key.broker.resource for key in keys if key is not None and key.broker is not None})

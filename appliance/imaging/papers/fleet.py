@@ -1,8 +1,9 @@
 """The objects beside a fleet in a cluster: network policy, disruption budget, autoscaler, gateway.
 
 Source: Kubernetes `networking.k8s.io/v1`, `policy/v1`, `autoscaling/v2`; Gateway API
-`gateway.networking.k8s.io`: `v1` Gateway, `v1alpha2` TLSRoute. A gateway that ended TLS would be
-refused by every client: evidence is of the connection to the appliance. So there is no HTTPRoute.
+`gateway.networking.k8s.io/v1`: Gateway, and TLSRoute, which has this version from 1.5 on. A gateway
+that ended TLS would be refused by every client: evidence is of the connection to the appliance. So
+there is no HTTPRoute, and nothing of KServe's, which reads requests to route them.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ def check(options: FleetOptions, replicas: int, *, state: bool) -> None:
                          hint="render one machine for each state disk, without --max-replicas")
     if (options.gateway is None) != (options.hostname is None):
         raise ImageError("a gateway needs a class and a host name", hint="give both: --gateway CLASS --hostname NAME")
-    if options.hostname is not None and _HOST.fullmatch(options.hostname) is None:
-        raise ImageError(f"{options.hostname!r} is not a host name", hint="write it as llm.example.org")
+    name = options.hostname
+    if name is not None and (_HOST.fullmatch(name) is None or _block(name) is not None):
+        raise ImageError(f"{name!r} is not a host name", hint="write it as llm.example.org; an address is not a name, "
+                         "and clients do not name it in TLS")
 
 
 def beside(loaded: Loaded, name: str, labels: dict[str, str], ports: list[int], options: FleetOptions,
@@ -113,6 +116,6 @@ def _gateway(metadata: dict[str, Any], port: int, kind: str, hostname: str) -> l
     name = metadata["name"]
     return [{"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": metadata,
              "spec": {"gatewayClassName": kind, "listeners": [listener]}},
-            {"apiVersion": "gateway.networking.k8s.io/v1alpha2", "kind": "TLSRoute", "metadata": metadata, "spec": {
+            {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "TLSRoute", "metadata": metadata, "spec": {
                 "parentRefs": [{"name": name}], "hostnames": [hostname],
                 "rules": [{"backendRefs": [{"name": name, "port": port}]}]}}]
