@@ -17,8 +17,9 @@ from pathlib import Path
 from appliance.attestation import keyfile
 from appliance.errors import ApplianceError
 from appliance.keys.providers import FileKey
-from examples.broker import overlap, wrapping
+from examples.broker import overlap
 from examples.broker.config import read, wrappers
+from examples.broker.keepers import wrapping
 from examples.broker.rules import ConfigError
 from examples.broker.server import Server
 

@@ -7,10 +7,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -26,12 +26,16 @@ from appliance.policy import Loaded, load
 from appliance.policy.bulletins import lines
 from appliance.secure.wipe import wipe
 from appliance.signed import machines
-from examples.broker.pkcs11 import TokenWrapper
+from examples.broker.keepers.outward import Service
+from examples.broker.keepers.pkcs11 import TokenWrapper
+from examples.broker.keepers.trustee import RESOURCE, KeptKey, Trustee
+from examples.broker.keepers.vault import VaultWrapper
+from examples.broker.keepers.wrapping import FileWrapper, WrappedKey, Wrapper
 from examples.broker.rules import WEAK, ConfigError, Rule, Rules
-from examples.broker.vault import LOOPBACK, VaultWrapper
-from examples.broker.wrapping import FileWrapper, WrappedKey, Wrapper
 
 KINDS = ("file", "pkcs11", "vault")
+AGENT = "http://127.0.0.1:8006"  # where api-server-rest of the guest components listens
+Place = TypeVar("Place")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _AUDITED = re.compile(r"[A-Za-z0-9._/-]{1,96}")  # a name that the audit log takes
 
@@ -44,8 +48,8 @@ def read(path: Path, roots: Roots = VENDORS) -> Rules:
         raise ConfigError(f"{path}: {error}") from None
     folder = path.parent
     top = _Table(table, str(path), folder)
-    wrappers = _wrappers(top)
-    rules = tuple(_checked_rule(_Table(entry, f"{path}: release {number}", folder), wrappers)
+    sources = _Sources(_wrappers(top), _keepers(top))
+    rules = tuple(_checked_rule(_Table(entry, f"{path}: release {number}", folder), sources)
                   for number, entry in enumerate(top.take("release", list, []), 1))
     audit = top.path("audit", optional=True)
     found = Rules(
@@ -87,16 +91,37 @@ def _wrapper(table: _Table) -> Wrapper:
 
 
 def _vault(table: _Table) -> Wrapper:
-    url, authorities = table.take("url", str), table.path("ca", optional=True)
+    service = _service(table)
     mount, name = table.take("mount", str, "transit"), table.take("key", str)
-    parts = urlsplit(url)
-    if parts.scheme != ("http" if authorities is None else "https") or not parts.hostname or (
-            authorities is None and parts.hostname not in LOOPBACK):
-        raise ConfigError(f"{table.where}: url is {url!r}; allowed: https:// with `ca`, or http:// to this machine",
-                          hint="name a file with the certificates that Vault's must lead to, as `ca`")
     if not all(_NAME.fullmatch(each) for each in (*mount.split("/"), name)):
         raise ConfigError(f"{table.where}: mount or key is not a name of letters, digits, dots and dashes")
-    return VaultWrapper(url, mount, name, table.path("token_file"), authorities)
+    return VaultWrapper(service.url, mount, name, table.path("token_file"), service.ca)
+
+
+def _service(table: _Table) -> Service:
+    found = Service(table.take("url", str), table.path("ca", optional=True))
+    if not found.allowed:
+        raise ConfigError(f"{table.where}: url is {found.url!r}; allowed: https:// with `ca`, or http:// to this "
+                          "machine", hint="name a file with the certificates that the server's must lead to, as `ca`")
+    return found
+
+
+def _keepers(top: _Table) -> dict[str, Trustee]:
+    given = top.take("keeper", dict, {})
+    return {name: _keeper(top.within(entry, f"keeper {name}")) for name, entry in given.items()}
+
+
+def _keeper(table: _Table) -> Trustee:
+    kind = table.take("kind", str)
+    if kind != "kbs":
+        raise ConfigError(f"{table.where}: kind is {kind!r}; allowed: kbs")
+    agent = Service(table.take("agent", str, AGENT), None)
+    if not agent.allowed:
+        raise ConfigError(f"{table.where}: agent is {agent.url!r}; allowed: http:// to this machine",
+                          hint=f"the agent of this machine listens at {AGENT}")
+    found = Trustee(_service(table), agent)
+    table.done()
+    return found
 
 
 def _shared(top: _Table) -> bytes | None:
@@ -115,14 +140,14 @@ def _audit_key(top: _Table, rules: tuple[Rule, ...]) -> Ed25519PrivateKey:
     return keyfile.ed25519_private_key(top.path("audit_key"))
 
 
-def _checked_rule(table: _Table, wrappers: Mapping[str, Wrapper]) -> Rule:
+def _checked_rule(table: _Table, sources: _Sources) -> Rule:
     try:
-        return _rule(table, wrappers)
+        return _rule(table, sources)
     except (OSError, ValueError, ApplianceError) as error:
         raise ConfigError(str(error) if table.where in str(error) else f"{table.where}: {error}") from None
 
 
-def _rule(table: _Table, wrappers: Mapping[str, Wrapper]) -> Rule:
+def _rule(table: _Table, sources: _Sources) -> Rule:
     policy = load(table.path("policy"))
     platforms = frozenset(table.take("platforms", list))
     for name in sorted(platforms):
@@ -137,7 +162,7 @@ def _rule(table: _Table, wrappers: Mapping[str, Wrapper]) -> Rule:
     self_test, makers = table.take("self_test_sha384", str, None), table.path("ek_roots", optional=True)
     rule = Rule(
         resource=(resource := table.take("resource", str)), version=(version := table.take("version", int)),
-        source=_source(table, resource, version, wrappers),
+        source=_source(table, resource, version, sources),
         platforms=platforms, policy=policy,
         measured=None if measured is None else measurements.parse(measured.read_bytes()),
         collateral=table.path("collateral", optional=True),
@@ -156,14 +181,25 @@ def _rule(table: _Table, wrappers: Mapping[str, Wrapper]) -> Rule:
     return rule
 
 
-def _source(table: _Table, resource: str, version: int, wrappers: Mapping[str, Wrapper]) -> KeyProvider:
-    path, name = table.path("key_file"), table.take("wrapped_by", str, None)
-    if name is None:
+def _source(table: _Table, resource: str, version: int, sources: _Sources) -> KeyProvider:
+    keeper = table.take("kept_by", str, None)
+    if keeper is not None:
+        name = table.take("kept_as", str, resource)
+        if RESOURCE.fullmatch(name) is None:
+            raise ConfigError(f"{table.where}: kept_as is {name!r}; allowed: REPOSITORY/TYPE/TAG",
+                              hint="name the resource as the KBS has it")
+        return KeptKey(_named(table, "keeper", "kept_by", keeper, sources.keepers), name, version)
+    path, wrapper = table.path("key_file"), table.take("wrapped_by", str, None)
+    if wrapper is None:
         return FileKey(path, version, bare=True)
-    if name not in wrappers:
-        raise ConfigError(f"{table.where}: wrapped_by is {name!r}; there are: {', '.join(sorted(wrappers)) or 'none'}",
-                          hint=f"add a table [wrapping.{name}]")
-    return WrappedKey(path, resource, version, wrappers[name])
+    return WrappedKey(path, resource, version, _named(table, "wrapping", "wrapped_by", wrapper, sources.wrappers))
+
+
+def _named(table: _Table, kind: str, key: str, name: str, known: Mapping[str, Place]) -> Place:
+    if name not in known:
+        raise ConfigError(f"{table.where}: {key} is {name!r}; there are: {', '.join(sorted(known)) or 'none'}",
+                          hint=f"add a table [{kind}.{name}]")
+    return known[name]
 
 
 def _until(table: _Table) -> datetime | None:
@@ -186,6 +222,14 @@ def _fingerprint(text: object) -> bytes:
     if not isinstance(text, str) or not text.startswith("sha256:") or len(digest := bytes.fromhex(text[7:])) != 32:
         raise ValueError("attestation_keys: each is sha256: and 64 hex digits")
     return digest
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """The places of keys that tables of the file name."""
+
+    wrappers: Mapping[str, Wrapper]
+    keepers: Mapping[str, Trustee]
 
 
 class _Table:

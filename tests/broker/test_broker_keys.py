@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from appliance.errors import ModelKeyError
 from examples.broker import __main__ as command
 from examples.broker.config import wrappers
-from examples.broker.pkcs11 import TokenWrapper
+from examples.broker.keepers.pkcs11 import TokenWrapper
+from examples.broker.keepers.wrapping import FileWrapper, WrappedKey
 from examples.broker.rules import ConfigError
 from examples.broker.server import _RefusedError
-from examples.broker.wrapping import FileWrapper, WrappedKey
 from tests.project.test_key_broker import CONFIG, KEY, Deployment, Snp
 from tests.support import softhsm, transit
 from tests.support.brokers import Authority

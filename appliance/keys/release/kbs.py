@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.codec import brokerjson, jwe
 from appliance.errors import ModelKeyError
-from appliance.keys.release.https import Connection, HttpAnswer, printable
+from appliance.keys.release.https import HttpAnswer, printable
 from appliance.platforms import PLATFORMS
 
 VERSION = "0.4.0"
@@ -32,13 +33,26 @@ _REFUSALS = {
 }
 
 
+class BrokerChannel(Protocol):
+    """A way to one broker."""
+
+    @property
+    def address(self) -> object:
+        """The broker, for errors."""
+        ...
+
+    def request(self, method: str, path: str, body: bytes | None = None, cookie: str | None = None) -> HttpAnswer:
+        """Ask once. ModelKeyError where no answer comes."""
+        ...
+
+
 class Handshake:
     """One handshake with one broker, for one release key."""
 
-    def __init__(self, connection: Connection, platform: str, endorsement: Mapping[str, object] | None = None) -> None:
-        """`platform`: the name in our evidence. `endorsement`: what a broker needs to challenge a
-        TPM."""
-        self._connection, self._tee, self._endorsement = connection, TEES[platform], endorsement
+    def __init__(self, connection: BrokerChannel, tee: str, endorsement: Mapping[str, object] | None = None) -> None:
+        """`tee`: the name in the protocol. `endorsement`: what a broker needs to challenge a TPM.
+        """
+        self._connection, self._tee, self._endorsement = connection, tee, endorsement
         self.activation = b""  # the broker's challenge to the TPM; empty if it made none
         self._key = jwe.new_key()
         self._cookie = self._nonce_text = ""

@@ -31,7 +31,7 @@ from appliance.codec import jwe
 from appliance.errors import ApplianceError, AttestationError, ModelKeyError
 from appliance.keys import document
 from appliance.keys.release.https import CONNECT_SECONDS, Connection, Destination
-from appliance.keys.release.kbs import Handshake
+from appliance.keys.release.kbs import TEES, Handshake
 from appliance.keys.release.pipe import (
     ANSWER,
     EVIDENCE,
@@ -108,7 +108,7 @@ def _reach(pipe: Pipe, task: Mapping[str, Any]) -> None:
         address = Destination.of(broker["url"], broker["root_sha256"])
         connection = Connection(address, time.monotonic() + CONNECT_SECONDS, patient=False)
         try:
-            Handshake(connection, task["platform"], None).challenge()
+            Handshake(connection, TEES[task["platform"]]).challenge()
         except ModelKeyError as error:
             if error.code == "key-broker-untrusted":
                 raise
@@ -123,7 +123,7 @@ def _ask(pipe: Pipe, broker: Mapping[str, Any], task: Mapping[str, Any], deadlin
     """One handshake; each key goes through the pipe in the order of the names and is wiped here."""
     connection = Connection(Destination.of(broker["url"], broker["root_sha256"]), deadline)
     try:
-        session = Handshake(connection, task["platform"], task["endorsement"])
+        session = Handshake(connection, TEES[task["platform"]], task["endorsement"])
         nonce = session.challenge()
         digest = hashlib.sha256(jwe.spki(session.release_key)).digest()
         here = connection.identity(nonce) if broker["session"] else b""

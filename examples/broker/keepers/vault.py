@@ -12,22 +12,17 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from appliance.bounded import HEAD_BYTES, Bounded
 from appliance.codec import strict
 from appliance.codec.printable import plain
 from appliance.keys.document import NBYTES
 from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
-from examples.broker.wrapping import private, refused
-
-SECONDS, MAX_ANSWER_BYTES = 10.0, 1 << 16
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from examples.broker.keepers.outward import Service
+from examples.broker.keepers.wrapping import private, refused
 
 
 @dataclass(frozen=True)
@@ -62,28 +57,17 @@ class VaultWrapper:
 
     def _ask(self, verb: str, context: bytes, name: str, value: str) -> dict[str, Any]:
         body = json.dumps({name: value, "associated_data": base64.b64encode(context).decode()}).encode()
-        connection = self._connection()
         try:
-            token = self._token()
-            connection.connect()
-            bound = Bounded(connection.sock)
-            bound.allow(MAX_ANSWER_BYTES + HEAD_BYTES, SECONDS)
-            connection.sock = bound
-            path = f"{urlsplit(self.url).path.rstrip('/')}/v1/{self.mount}/{verb}/{self.name}"
-            connection.request("POST", path, body, {
-                "x-vault-token": token, "x-vault-request": "true", "content-type": "application/json"})
-            answer = connection.getresponse()
-            data = answer.read(MAX_ANSWER_BYTES + 1)
+            answer = Service(self.url, self.ca).ask("POST", f"/v1/{self.mount}/{verb}/{self.name}", {
+                "x-vault-token": self._token(), "x-vault-request": "true", "content-type": "application/json"}, body)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise refused(self.url, plain(str(error), 200),
                           "is it running and unsealed, and does its certificate lead to `ca`?") from None
-        finally:
-            connection.close()
-        return self._data(answer.status, data)
+        return self._data(answer.status, answer.body)
 
     def _data(self, status: int, data: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(data) if len(data) <= MAX_ANSWER_BYTES else None
+            found = json.loads(data)
         except (ValueError, RecursionError):
             found = None
         if status == 200 and isinstance(found, dict) and isinstance(found.get("data"), dict):
@@ -99,10 +83,3 @@ class VaultWrapper:
             return text.decode("ascii").strip()
         finally:
             wipe(text)
-
-    def _connection(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self.url)
-        if self.ca is None:
-            return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=SECONDS)
-        context = ssl.create_default_context(cafile=str(self.ca))
-        return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=SECONDS, context=context)

@@ -19,7 +19,7 @@ from appliance.errors import ModelKeyError
 from appliance.keys.document import NBYTES
 from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
-from examples.broker.wrapping import TAG_BYTES, decoded, private, refused
+from examples.broker.keepers.wrapping import TAG_BYTES, decoded, private, refused
 
 _IV_BYTES = 12
 _MAX_SLOTS = 64
