@@ -78,10 +78,10 @@ def test_a_key_that_trustee_keeps(kept: Kept) -> None:
 
 
 def test_evidence_of_a_td(kept: Kept) -> None:
-    """A quote binds the 48 bytes, and zeros behind them."""
+    """A quote binds the 48 bytes, and zeros behind them. An event log beside it is longer than other answers may be."""
     fake = FakeIntel()
     kept.agent.tee, kept.agent.collect = "tdx", lambda data: {
-        "cc_eventlog": None, "quote": base64.b64encode(fake.quote(report_data=data.ljust(64, b"\0"))).decode()}
+        "cc_eventlog": 200_000 * "A", "quote": base64.b64encode(fake.quote(report_data=data.ljust(64, b"\0"))).decode()}
     assert KEY == kept.released()
     assert {"tdx"} == {each["tee"] for each in kept.kbs.sessions.values()}
 
@@ -119,6 +119,7 @@ WRONG: list[tuple[str, Callable[[Kept], None], str]] = [
     ("evidence that is cut", _agent("collect", lambda data: trustee.sample(data[:32])), "verify TEE evidence failed"),
     ("evidence of another platform", _agent("tee", "tdx"), "verify TEE evidence failed"),
     ("evidence that is no object", _agent("collect", lambda data: [1]), "/aa/evidence is not a JSON object"),
+    ("evidence without an end", _agent("collect", lambda data: {"svn": 2_000_000 * "1"}), "more than 1048576 bytes"),
     ("an agent without a platform", _agent("tee", None), "/info names no platform"),
     ("a platform that is no name", _agent("tee", "tdx\n"), "/info names no platform"),
     ("no such resource", _set("resources", {}), "compare kept_as with the resources of the KBS"),

@@ -17,7 +17,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class OutwardAnswer:
-    """A status, a body of at most MAX_ANSWER_BYTES, and the lines of Set-Cookie."""
+    """A status, a body of bounded size, and the lines of Set-Cookie."""
 
     status: int
     body: bytes
@@ -40,20 +40,21 @@ class Service:
             return parts.scheme == "https" and bool(parts.hostname)
         return parts.scheme == "http" and parts.hostname in LOOPBACK
 
-    def ask(self, method: str, path: str, headers: dict[str, str], body: bytes | None = None) -> OutwardAnswer:
-        """Ask once, on a connection of its own. Raises OSError, HTTPException, and ValueError for
-        an answer that is too long."""
+    def ask(self, method: str, path: str, headers: dict[str, str], body: bytes | None = None, *,
+            most: int = MAX_ANSWER_BYTES) -> OutwardAnswer:
+        """Ask once, on a connection of its own. `most`: bytes of the answer's body. Raises OSError,
+        HTTPException, and ValueError for an answer that is too long."""
         connection = self._connection()
         try:
             connection.connect()
             bound = Bounded(connection.sock)
-            bound.allow(MAX_ANSWER_BYTES + HEAD_BYTES, SECONDS)
+            bound.allow(most + HEAD_BYTES, SECONDS)
             connection.sock = bound
             connection.request(method, urlsplit(self.url).path.rstrip("/") + path, body, headers)
             answer = connection.getresponse()
-            data = answer.read(MAX_ANSWER_BYTES + 1)
-            if len(data) > MAX_ANSWER_BYTES:
-                raise ValueError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            data = answer.read(most + 1)
+            if len(data) > most:
+                raise ValueError(f"an answer of more than {most} bytes")
             return OutwardAnswer(answer.status, data, tuple(answer.headers.get_all("set-cookie") or ()))
         finally:
             connection.close()

@@ -34,12 +34,13 @@ from appliance.keys.providers import Secret
 from appliance.keys.release.https import HttpAnswer
 from appliance.keys.release.kbs import Handshake
 from appliance.secure.wipe import wipe
-from examples.broker.keepers.outward import Service
+from examples.broker.keepers.outward import MAX_ANSWER_BYTES, Service
 
 _NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 RESOURCE = re.compile(f"{_NAME}/{_NAME}/{_NAME}")  # repository, type, tag
 TEE = re.compile(r"[a-z0-9-]{1,32}")
 MAX_WORDS = 300
+MAX_EVIDENCE_BYTES = 1 << 20  # with the event log of the firmware
 _HINTS = {
     "key-denied": "its log says why: the attestation policy must accept this machine's evidence, and the resource "
                   "policy must release the key to it",
@@ -79,9 +80,9 @@ class _Channel:
 
 
 def _asked(service: Service, method: str, path: str, headers: dict[str, str], body: bytes | None,
-           hint: str) -> HttpAnswer:
+           hint: str, most: int = MAX_ANSWER_BYTES) -> HttpAnswer:
     try:
-        found = service.ask(method, path, headers, body)
+        found = service.ask(method, path, headers, body, most=most)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise kept(service.url, plain(str(error), MAX_WORDS), hint) from None
     return HttpAnswer(found.status, found.body, found.cookies)
@@ -123,7 +124,7 @@ class Trustee:
 
     def _local(self, path: str) -> bytes:
         hint = "start api-server-rest of Confidential Containers' guest components beside the broker: --features=all"
-        found = _asked(self.agent, "GET", path, {"accept": "application/json"}, None, hint)
+        found = _asked(self.agent, "GET", path, {"accept": "application/json"}, None, hint, MAX_EVIDENCE_BYTES)
         if found.status != 200:
             raise kept(self.agent.url, f"HTTP status {found.status} for {path.partition('?')[0]}: "
                        f"{plain(found.body.decode('utf-8', 'replace'), MAX_WORDS)}", hint)
