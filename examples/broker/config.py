@@ -28,12 +28,12 @@ from appliance.secure.wipe import wipe
 from appliance.signed import machines
 from examples.broker.keepers.outward import Service
 from examples.broker.keepers.pkcs11 import TokenWrapper
-from examples.broker.keepers.trustee import RESOURCE, KeptKey, Trustee
+from examples.broker.keepers.trustee import RESOURCE, DataHub, Keeper, KeptKey, Trustee
 from examples.broker.keepers.vault import VaultWrapper
 from examples.broker.keepers.wrapping import FileWrapper, WrappedKey, Wrapper
 from examples.broker.rules import WEAK, ConfigError, Rule, Rules
 
-KINDS = ("file", "pkcs11", "vault")
+KINDS, KEEPERS = ("file", "pkcs11", "vault"), ("cdh", "kbs")
 AGENT = "http://127.0.0.1:8006"  # where api-server-rest of the guest components listens
 Place = TypeVar("Place")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -106,20 +106,20 @@ def _service(table: _Table) -> Service:
     return found
 
 
-def _keepers(top: _Table) -> dict[str, Trustee]:
+def _keepers(top: _Table) -> dict[str, Keeper]:
     given = top.take("keeper", dict, {})
     return {name: _keeper(top.within(entry, f"keeper {name}")) for name, entry in given.items()}
 
 
-def _keeper(table: _Table) -> Trustee:
+def _keeper(table: _Table) -> Keeper:
     kind = table.take("kind", str)
-    if kind != "kbs":
-        raise ConfigError(f"{table.where}: kind is {kind!r}; allowed: kbs")
+    if kind not in KEEPERS:
+        raise ConfigError(f"{table.where}: kind is {kind!r}; allowed: {', '.join(KEEPERS)}")
     agent = Service(table.take("agent", str, AGENT), None)
     if not agent.allowed:
         raise ConfigError(f"{table.where}: agent is {agent.url!r}; allowed: http:// to this machine",
                           hint=f"the agent of this machine listens at {AGENT}")
-    found = Trustee(_service(table), agent)
+    found = DataHub(agent) if kind == "cdh" else Trustee(_service(table), agent)
     table.done()
     return found
 
@@ -229,7 +229,7 @@ class _Sources:
     """The places of keys that tables of the file name."""
 
     wrappers: Mapping[str, Wrapper]
-    keepers: Mapping[str, Trustee]
+    keepers: Mapping[str, Keeper]
 
 
 class _Table:

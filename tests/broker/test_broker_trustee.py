@@ -105,6 +105,18 @@ def test_trustee_ends_releases(kept: Kept) -> None:
     assert "the resource policy must release the key" in kept.deployment.reason()
 
 
+def test_a_key_by_the_data_hub_of_a_pod(kept: Kept) -> None:
+    """It attests by itself, so the broker needs neither the KBS's address nor evidence."""
+    text = (kept.folder / "broker.toml").read_text()
+    hub = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(("url", "ca ")))
+    (kept.folder / "broker.toml").write_text(hub.replace('kind = "kbs"', 'kind = "cdh"'))
+    assert "HTTP status 500 for /cdh/resource/acme/production/model: " in kept.refused()
+    kept.agent.resources[NAME] = DOCUMENT % (4, KEY.hex().encode())
+    kept.agent.asked.clear()
+    assert KEY == kept.released()
+    assert (2 * [f"/cdh/resource/{NAME}"], []) == (kept.agent.asked, kept.kbs.asked)
+
+
 def _set(name: str, value: Any) -> Callable[[Kept], None]:
     return lambda kept: setattr(kept.kbs, name, value)
 
@@ -154,7 +166,7 @@ def test_without_an_agent(kept: Kept) -> None:
 
 
 CONFIGS: list[tuple[str, str, str]] = [
-    ('kind = "kbs"', 'kind = "as"', "allowed: kbs"),
+    ('kind = "kbs"', 'kind = "as"', "allowed: cdh, kbs"),
     ('ca = "kbs-ca.pem"\n', "", "https:// with `ca`, or http:// to this machine"),
     ('agent = "http://127.0.0.1', 'agent = "http://192.0.2.1', "agent is "),
     ('kept_by = "coco"', 'kept_by = "cocoa"', "there are: coco"),

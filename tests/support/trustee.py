@@ -163,6 +163,7 @@ class Agent(_Serving):
         super().__init__(_Handler)
         self.tee: Any = "sample"
         self.collect: Callable[[bytes], Any] = sample
+        self.resources: dict[str, bytes] = {}  # of the data hub
 
     def answer(self, method: str, path: str, cookie: str, body: bytes) -> tuple[Any, str | None]:
         parts = urlsplit(path)
@@ -171,6 +172,10 @@ class Agent(_Serving):
             return {"version": "v1.0.0", "tee": self.tee, "additional_tees": []}, None
         if parts.path == "/aa/evidence" and query.get("encoding") == "base64":
             return self.collect(_unurl64(query["runtime_data"])), None
+        if parts.path.startswith("/cdh/resource/"):
+            if (name := parts.path.removeprefix("/cdh/resource/")) in self.resources:
+                return self.resources[name], None
+            raise RefusalError(500, "rpc status: get resource failed")
         raise RefusalError(404, "not found")
 
 
@@ -192,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
             status = 200
         except RefusalError as error:
             status, found = error.status, {"type": "https://example.org/kbs/errors", "detail": str(error)}
-        data = json.dumps(found).encode()
+        data = found if isinstance(found, bytes) else json.dumps(found).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))

@@ -8,9 +8,11 @@ The attestation agent beside the broker collects it over SHA-384 of
 
     {"additional-evidence":"","nonce":"…","tee-pubkey":{…}}
 
-in canonical JSON (RFC 8785). Sources: confidential-containers/trustee,
-kbs/docs/kbs_attestation_protocol.md; confidential-containers/guest-components,
-api-server-rest/README.md.
+in canonical JSON (RFC 8785). In a pod of Confidential Containers the data hub beside the broker can
+do all of this: then the broker only asks it, by GET /cdh/resource/REPOSITORY/TYPE/TAG.
+
+Sources: confidential-containers/trustee, kbs/docs/kbs_attestation_protocol.md;
+confidential-containers/guest-components, api-server-rest/README.md.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import http.client
 import json
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -33,6 +36,7 @@ from appliance.keys import document
 from appliance.keys.providers import Secret
 from appliance.keys.release.https import HttpAnswer
 from appliance.keys.release.kbs import Handshake
+from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
 from examples.broker.keepers.outward import MAX_ANSWER_BYTES, Service
 
@@ -88,12 +92,47 @@ def _asked(service: Service, method: str, path: str, headers: dict[str, str], bo
     return HttpAnswer(found.status, found.body, found.cookies)
 
 
+class Keeper(Protocol):
+    """A place that keeps keys, as this broker reaches it."""
+
+    @property
+    def place(self) -> str:
+        """Its address, for errors."""
+        ...
+
+    def fetch(self, resource: str) -> bytearray:
+        """Return a resource, for the caller to wipe. ModelKeyError."""
+        ...
+
+
+@dataclass(frozen=True)
+class DataHub:
+    """The data hub of a pod, which attests to the KBS that its own settings name. The answer passes
+    through bytes of Python, which cannot be overwritten."""
+
+    agent: Service
+
+    @property
+    def place(self) -> str:
+        """The address that is asked."""
+        return self.agent.url
+
+    def fetch(self, resource: str) -> bytearray:
+        """Have the data hub fetch it."""
+        return SecretBytes(_local(self.agent, f"/cdh/resource/{resource}"))
+
+
 @dataclass(frozen=True)
 class Trustee:
     """A KBS, and the agent that collects evidence of the machine on which this broker runs."""
 
     kbs: Service
     agent: Service
+
+    @property
+    def place(self) -> str:
+        """The address that is asked."""
+        return self.kbs.url
 
     def fetch(self, resource: str) -> bytearray:
         """Attest, and return a resource, for the caller to wipe. ModelKeyError."""
@@ -109,7 +148,7 @@ class Trustee:
 
     def _tee(self) -> str:
         """The name of the platform, as the agent has it."""
-        found = self._object(self._local("/info"), "/info").get("tee")
+        found = self._object(_local(self.agent, "/info"), "/info").get("tee")
         if not isinstance(found, str) or TEE.fullmatch(found) is None:
             raise kept(self.agent.url, "/info names no platform", "the agent must be api-server-rest of Confidential "
                        "Containers' guest components")
@@ -118,17 +157,9 @@ class Trustee:
     def _evidence(self, data: bytes) -> bytes:
         """Evidence over the bytes, a JSON object in the form of the agent's platform."""
         path = f"/aa/evidence?encoding=base64&runtime_data={to_base64url(data)}"
-        found = self._local(path)
+        found = _local(self.agent, path)
         self._object(found, "/aa/evidence")
         return found
-
-    def _local(self, path: str) -> bytes:
-        hint = "start api-server-rest of Confidential Containers' guest components beside the broker: --features=all"
-        found = _asked(self.agent, "GET", path, {"accept": "application/json"}, None, hint, MAX_EVIDENCE_BYTES)
-        if found.status != 200:
-            raise kept(self.agent.url, f"HTTP status {found.status} for {path.partition('?')[0]}: "
-                       f"{plain(found.body.decode('utf-8', 'replace'), MAX_WORDS)}", hint)
-        return found.body
 
     def _object(self, data: bytes, what: str) -> dict[str, object]:
         try:
@@ -141,11 +172,21 @@ class Trustee:
         return found
 
 
+def _local(agent: Service, path: str) -> bytes:
+    """The body of an answer by what runs beside the broker."""
+    hint = "start api-server-rest of Confidential Containers' guest components beside the broker: --features=all"
+    found = _asked(agent, "GET", path, {"accept": "application/json"}, None, hint, MAX_EVIDENCE_BYTES)
+    if found.status != 200:
+        raise kept(agent.url, f"HTTP status {found.status} for {path.partition('?')[0]}: "
+                   f"{plain(found.body.decode('utf-8', 'replace'), MAX_WORDS)}", hint)
+    return found.body
+
+
 @dataclass(frozen=True)
 class KeptKey:
     """A provider of a key that Trustee keeps: a key document, or a bare key."""
 
-    keeper: Trustee
+    keeper: Keeper
     resource: str
     version: int
 
@@ -153,6 +194,6 @@ class KeptKey:
         """Fetch it. ModelKeyError where it cannot be had, or has another version."""
         text = self.keeper.fetch(self.resource)
         try:
-            return Secret(document.accept(text, f"{self.keeper.kbs.url}: {self.resource}", self.version, bare=True))
+            return Secret(document.accept(text, f"{self.keeper.place}: {self.resource}", self.version, bare=True))
         finally:
             wipe(text)
