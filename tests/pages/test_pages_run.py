@@ -65,7 +65,8 @@ class Typist(Reader):
             **ports, "APPLIANCE_API_KEY=...": f"APPLIANCE_API_KEY={deployed.ADMIN_KEY}", "sk-…": server.AUDITOR_KEY,
             "--builder-key KEY": "--builder-key builder.pub", "/dev/vdb": "state.disk", "/keep": str(folder),
             ".venv/bin/": "", "https://releases.example": f"file://{folder}/LOG", " /models": " .",
-            " ...": " --measurements measurements.json --builder-key builder.pub", "sha256:…": f"sha256:{'ab' * 32}"},
+            " ...": " --measurements measurements.json --builder-key builder.pub --collateral collateral",
+            "sha256:…": f"sha256:{'ab' * 32}"},
             first=[made.bin_folder])
         root = "--unsafe-root root.der"
         self.added = {
@@ -74,12 +75,12 @@ class Typist(Reader):
                              "appliance tenants push", "appliance fleet judge"), root),
             "appliance collateral fetch": f"{root} --from {made.maker}"}
         self.environment |= {"KEY": server.KEY, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
-        self.known: list[str] = []
         self.made = made
 
-    def here(self, text: str) -> str:
-        """The command after the lines that set variables."""
-        return "\n".join([*self.known, super().here(text)])
+    def sets(self, text: str) -> None:
+        """Run a line that sets a variable, for the next ones."""
+        found = self.types(f"set -a\n{text}\nenv -0")
+        self.environment = dict(each.split("=", 1) for each in found.stdout.split("\0") if "=" in each)
 
 
 def _first(typist: Typist) -> None:
@@ -145,7 +146,7 @@ def _folder(tmp_path: Path, made: Deployment) -> Path:
     (folder / "list.json").write_text(json.dumps(deployed.listed(next(deployed.VERSIONS))))
     for name in ("examples", "policies"):
         (folder / name).symlink_to(ROOT / name)
-    (folder / "build").mkdir()
+    (folder / "build/vm").mkdir(parents=True)
     (folder / "build/models").symlink_to(images.MODELS)
     return folder
 
@@ -158,7 +159,7 @@ def test_a_page_is_typed(name: str, deployment: Deployment, tmp_path: Path) -> N
         for line in COMMANDS[name]:
             text = re.sub(r"\s+#\s.*$", "", line.text)
             if SET.match(text):
-                typist.known.append(Reader.here(typist, text))
+                typist.sets(text)
             elif page.types(text):
                 for (where, beginning), prepare in BEFORE.items():
                     if where == name and text.startswith(beginning):
@@ -169,7 +170,7 @@ def test_a_page_is_typed(name: str, deployment: Deployment, tmp_path: Path) -> N
 def _typed(typist: Typist, page: Page, text: str, kept: ExitStack, place: str) -> None:
     word = page.row(page.keeps, text)
     if word is not None:
-        kept.enter_context(typist.keeps(text, Reader.here(Reader(typist.folder, typist.places), word)))
+        kept.enter_context(typist.keeps(text, typist.here(word)))
         return
     done = typist.types(text)
     code = page.row(page.ends, text) or 0
