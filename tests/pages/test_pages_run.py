@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -66,7 +66,8 @@ class Typist(Reader):
             "--builder-key KEY": "--builder-key builder.pub", "/dev/vdb": "state.disk", "/keep": str(folder),
             ".venv/bin/": "", "https://releases.example": f"file://{folder}/LOG", " /models": " .",
             " ...": " --measurements measurements.json --builder-key builder.pub --collateral collateral",
-            "sha256:…": f"sha256:{'ab' * 32}"},
+            "sha256:…": f"sha256:{'ab' * 32}",
+            "2026-12-01T12:00:00Z": f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"},
             first=[made.bin_folder])
         root = "--unsafe-root root.der"
         self.added = {
@@ -130,6 +131,7 @@ BEFORE: dict[tuple[str, str], Callable[[Typist], None]] = {  # what a person doe
     ("docs/formats/sharded-model.md", "appliance model pin"): _in_folder(deployed.split),
     ("docs/guides/audit.md", "appliance verify evidence.json"): _of_that_day,
     ("docs/guides/audit.md", "appliance infer"): _in_folder(deployed.simulated),
+    ("docs/guides/image.md", "appliance image kubevirt deployment.hcl"): _in_folder(deployed.for_tdx),
     ("docs/guides/incidents/leaked-authority-key.md", "appliance tenants list.json"): _in_folder(
         deployed.next_authority),
     ("docs/guides/incidents/tampered-disk.md", "appliance audit verify"): _last_week,

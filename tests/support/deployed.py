@@ -196,6 +196,12 @@ def next_authority(folder: Path) -> None:
     path.write_text(re.sub(r"ed25519:[0-9a-f]{64}", public(made), path.read_text(), count=1))
 
 
+def for_tdx(folder: Path) -> None:
+    """Have the policy allow TDX as well."""
+    path = folder / "deployment.hcl"
+    path.write_text(path.read_text().replace('platforms = ["sev-snp"]', 'platforms = ["sev-snp", "tdx"]'))
+
+
 def split(folder: Path) -> None:
     """Have the model in shards, as its publisher may."""
     shard_files.shards((folder / "MODEL.gguf").read_bytes(), 3, folder, "large")
