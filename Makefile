@@ -13,7 +13,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-has
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run dev test guests quick lint soak bench reference docs table lock clean kernels demo vocabularies arm64
+.PHONY: help run dev test guests quick lint soak bench reference docs table lock clean kernels demo vocabularies arm64 release
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -69,7 +69,7 @@ arm64: $(VENV)/.dev
 lint: $(VENV)/.dev ## Style, types and the import layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy examples/plain_engine.py examples/broker examples/witness
+	$(BIN)/mypy examples/plain_engine.py examples/broker examples/witness release
 	$(BIN)/lint-imports
 
 quick: $(VENV)/.dev demo kernels lint ## Style, types, contracts and the tests that are quick: about three minutes
@@ -101,6 +101,12 @@ reference: $(VENV)/.dev ## Write again what types state: the open schema's table
 
 docs: $(VENV)/.dev ## Build the documentation site in build/site; a dead link fails
 	@$(BIN)/python docs/site/build.py
+
+# KEY: the releaser's. MEASUREMENTS: of the released image, signed by KEY. LOG: the release log that goes on.
+release: $(VENV)/.dev kernels ## Make a release's files in build/release, by KEY=builder.pem (REHEARSE=1: as a rehearsal)
+	@test -n "$(KEY)" || { echo "name the releaser's key: make release KEY=builder.pem" >&2; exit 2; }
+	@$(BIN)/python -m release build/release --key $(KEY) $(if $(MEASUREMENTS),--measurements $(MEASUREMENTS)) \
+	  $(if $(LOG),--log $(LOG)) $(if $(REHEARSE),--rehearse)
 
 table: $(VENV)/.dev ## Write again the parse table of the locked python-hcl2
 	$(BIN)/python -m appliance.policy.hcl.tabulate > build/table.json

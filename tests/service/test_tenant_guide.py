@@ -81,7 +81,7 @@ def test_the_guide_is_followed_to_the_letter(tmp_path: Path, tiny_model: Path) -
         _write(tmp_path, 2, newer[1], admin[1])
         _run(again, tmp_path)
         push = commands[-1].replace("https://HOST:PORT", server.url)
-        assert push.endswith(" --measurements measurements.json --builder-key KEY")
+        assert push.endswith(" --measurements measurements.json --builder-key KEY --collateral collateral")
         push = push.partition(" --measurements")[0] + " --accept simulated"
         assert "version 2 is in force: 2 tenants, keys revoked: 1" in _run(push, tmp_path, APPLIANCE_API_KEY=admin[0])
         assert [401, 200] == _asked(server, user[0], newer[0])

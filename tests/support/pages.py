@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROMPT = "$ "  # before each command in a block of the kind `console`; other lines are what it prints
+_BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "<", "(", ")"}
 
 
@@ -20,6 +21,11 @@ class Line:
     page: Path
     number: int
     text: str
+
+    @property
+    def place(self) -> str:
+        """The page and the line, as editors take them."""
+        return f"{self.page.relative_to(ROOT)}:{self.number}"
 
     def commands(self) -> Iterator[list[str]]:
         """The words of each simple command in it, without redirections."""
@@ -45,9 +51,9 @@ def lines(page: Path) -> Iterator[Line]:
     with the next."""
     text = page.read_text()
     for block in _BLOCK.finditer(text):
-        first = text.count("\n", 0, block.start(1)) + 1
+        first = text.count("\n", 0, block.start(2)) + 1
         held, begun = "", 0
-        for number, line in enumerate(block[1].splitlines(), first):
+        for number, line in enumerate(_typed(block), first):
             begun = begun if held else number
             held += line.removesuffix("\\").strip() + " " if line.endswith("\\") else line.strip()
             if line.endswith("\\"):
@@ -55,3 +61,12 @@ def lines(page: Path) -> Iterator[Line]:
             if held and not held.startswith("#"):
                 yield Line(page, begun, held)
             held = ""
+
+
+def _typed(block: re.Match[str]) -> Iterator[str]:
+    """Each line of a block; an empty one for what a command printed."""
+    goes_on = False
+    for line in block[2].splitlines():
+        shown = block[1] == "sh" or goes_on or line.startswith(PROMPT)
+        yield line.removeprefix(PROMPT) if shown else ""
+        goes_on = shown and line.endswith("\\")

@@ -1,0 +1,1 @@
+"""Commands of the documentation: each is run, or `commands.toml` says where it is, or why it cannot be."""

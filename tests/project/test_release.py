@@ -1,0 +1,123 @@
+"""`make release`: its files are what `contents.json` says, openssl takes the signature, and the log has the entry."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from appliance import __version__
+from appliance.attestation.case import measurements
+from appliance.signed import releases
+from release import problems
+from tests.support import fake_appliance
+from tests.support.packs import BUILDER
+from tests.support.require import absent
+
+ROOT = Path(__file__).parents[2]
+
+
+def _made(out: Path, *more: str | Path) -> subprocess.CompletedProcess[str]:
+    key = out.parent / "releaser.pem"
+    key.write_bytes(BUILDER.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return subprocess.run([sys.executable, "-m", "release", out, "--key", key, *more], cwd=ROOT, capture_output=True,
+                          text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A rehearsal, with an image's measurements."""
+    if not (ROOT / ".git").exists():
+        absent("the repository's history")
+    folder = tmp_path_factory.mktemp("release")
+    data = fake_appliance.measured().to_json()
+    (folder / "measurements.json").write_bytes(data)
+    (folder / "measurements.json.sig").write_bytes(measurements.sign(data, BUILDER))
+    done = _made(folder / "out", "--rehearse", "--measurements", folder / "measurements.json")
+    assert 0 == done.returncode, done.stderr
+    return folder / "out"
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_contents_are_the_files(made: Path) -> None:
+    """Wheel, kernels and recipe by their digests; a rehearsal says what it lacks."""
+    told = json.loads((made / "contents.json").read_text())
+    assert ("appliance/release/v1", __version__) == (told["format"], told["version"])
+    assert {f"appliance-{__version__}-py3-none-any.whl"} == told["wheels"].keys()
+    assert told["wheels"] == {path.name: _sha256(path) for path in made.glob("*.whl")}
+    assert told["recipe"] == {name: _sha256(ROOT / name) for name in told["recipe"]}
+    assert {"image/packages.lock", "image/wheels.lock", "image/init/init.c", "requirements-image.lock"} <= set(
+        told["recipe"])
+    files = {name: digest for each in told["kernels"].values() for name, digest in each.items()}
+    assert files == {path.name: _sha256(path) for path in (made / "kernels").glob("*")}
+    assert list(problems.of(ROOT)) == told["rehearsal"]
+
+
+def test_openssl_takes_the_signature(made: Path) -> None:
+    """By the public key beside it, and not of other contents."""
+    words = ["openssl", "pkeyutl", "-verify", "-rawin", "-pubin", "-inkey", made / "release.pub", "-sigfile",
+             made / "contents.json.sig", "-in"]
+    assert 0 == subprocess.run([*words, made / "contents.json"], capture_output=True, check=False).returncode
+    (made.parent / "other").write_bytes((made / "contents.json").read_bytes() + b" ")
+    assert 0 != subprocess.run([*words, made.parent / "other"], capture_output=True, check=False).returncode
+
+
+def test_the_release_log_has_the_image(made: Path) -> None:
+    """As verifiers read it."""
+    public = BUILDER.public_key().public_bytes_raw()
+    found = releases.read((made / "releases/log.jsonl").read_bytes(), (made / "releases/checkpoint").read_bytes(),
+                          public)
+    digest = hashlib.sha384((made.parent / "measurements.json").read_bytes()).hexdigest()
+    assert digest in {each if isinstance(each, str) else each.hex() for each in found.measurements}
+    assert digest == json.loads((made / "contents.json").read_text())["measurements_sha384"]
+
+
+def test_the_wheel_is_the_same_again(made: Path, tmp_path: Path) -> None:
+    """Byte for byte, of the same commit."""
+    assert 0 == _made(tmp_path / "out", "--rehearse").returncode
+    [first], [second] = made.glob("*.whl"), (tmp_path / "out").glob("*.whl")
+    assert _sha256(first) == _sha256(second)
+
+
+def test_a_tree_that_cannot_be_released_is_refused(tmp_path: Path) -> None:
+    """With each reason, and nothing is written."""
+    if not list(problems.of(ROOT)):
+        return  # the commit of a release
+    done = _made(tmp_path / "out")
+    assert (1, False) == (done.returncode, (tmp_path / "out").exists())
+    assert done.stderr.count("error: ") == len(list(problems.of(ROOT)))
+    assert "--rehearse" in done.stderr
+
+
+def test_other_measurements_are_refused(made: Path, tmp_path: Path) -> None:
+    """Those whose signature is another's."""
+    (tmp_path / "m.json").write_bytes(fake_appliance.measured(launch=(b"\x01" * 48,)).to_json())
+    (tmp_path / "m.json.sig").write_bytes((made.parent / "measurements.json.sig").read_bytes())
+    done = _made(tmp_path / "out", "--rehearse", "--measurements", tmp_path / "m.json")
+    assert 2 == done.returncode
+    assert re.match(r"rehearsal: .*\n|error\[", done.stderr)
+    assert "error[" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "count"), [
+    (f"## Unreleased\n\n## {__version__}, 2026-11-29\n", 0), (f"## {__version__}, 2026-11-29\n- x\n", 0),
+    ("## Unreleased\n- x\n", 2), (f"## Unreleased\n- x\n## {__version__}, 2026-11-29\n", 1), ("", 1)])
+def test_the_changelog_is_ready(text: str, count: int) -> None:
+    """A heading with a date, and nothing that waits."""
+    assert count == len(list(problems._changelog(text)))
+
+
+def test_schema_2_is_frozen_by_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.2.0 is not made while schema 2 is open."""
+    monkeypatch.setattr(problems, "__version__", "0.2.0")
+    said = [each for each in problems.of(ROOT) if each.startswith("schema")]
+    assert bool(problems.OPEN) == bool(said)
