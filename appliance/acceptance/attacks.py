@@ -36,7 +36,7 @@ _LONG_AGO = "2020-01-01T00:00:00"
 
 @dataclass(frozen=True)
 class Scene:
-    """What a host has: answers of the machine to two connections, and the policy."""
+    """A host's material: answers of the machine to two connections, and the policy."""
 
     first: Sight
     second: Sight

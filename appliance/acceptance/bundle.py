@@ -51,7 +51,7 @@ class Trial(Frozen):
 
 
 class Terms(Frozen):
-    """What the verifier was told beside files."""
+    """The terms of the verifier beside its files."""
 
     builder_key: Hex32 | None
     attestation_keys: Annotated[tuple[Hex32, ...], Field(max_length=16)]

@@ -1,7 +1,7 @@
 """Copies of an image in which one measured part differs, as a host would change it.
 
-Each change keeps the length of what it changes, so that nothing else moves. A copy runs as the image
-does, as far as the guest itself lets it.
+Each change keeps the length of what it changes, so that nothing else moves. A copy runs as the
+image does, as far as the guest itself lets it.
 """
 
 from __future__ import annotations

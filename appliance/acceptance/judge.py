@@ -1,7 +1,7 @@
 """Judge a bundle, offline: every verdict in it is made again.
 
 The person who judges brings the trust: the vendors' pinned roots, and, if they know it, the
-builder's key. What a bundle says of itself is compared, and never believed.
+builder's key. A bundle's own words are compared, and never believed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOOD = "good"
 
 @dataclass(frozen=True)
 class Trust:
-    """What the judge knows by another way than the bundle."""
+    """The judge's own knowledge, which comes by another way than the bundle."""
 
     builder_key: str | None = None
     attestation_keys: Sequence[str] = ()
@@ -81,13 +81,13 @@ def judge(data: bytes, trust: Trust) -> Judgement:
 
 
 def is_good(verdict: Verdict) -> bool:
-    """Whether a verdict is the best one that its platform gives."""
+    """Whether a verdict is the best of its platform."""
     return not verdict.code and verdict.platform in BY_NAME and verdict.status in (
         BY_NAME[verdict.platform].verdict, "verified")
 
 
 def words_of(verdict: Verdict) -> frozenset[str]:
-    """Return the words by which a verdict refuses: its status, its code, and the rules that fail."""
+    """Return the words of a refusal: the verdict's status, its code, and the rules that fail."""
     return frozenset({verdict.status, verdict.code, *(
         each.rule for each in verdict.findings if each.outcome == "fails")})
 

@@ -34,19 +34,19 @@ class AcceptanceError(ApplianceError):
 
 @dataclass(frozen=True)
 class Launch:
-    """What boots, and how: an image's folder, and options for the command."""
+    """A launch: the folder of the image that boots, and options for the command."""
 
     image: Path
     words: tuple[str, ...] = ()
 
     def beside(self, folder: Path) -> Launch:
-        """Return a launch beside one that runs: with copies of its TPM and its state disk."""
+        """Return a launch beside this, with copies of its TPM and its state disk."""
         words = list(self.words)
         for at, word in enumerate(words[:-1]):
             if word in _PRIVATE:
                 source, copy = Path(words[at + 1]), folder / word.strip("-")
                 if source.is_dir():
-                    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("*.sock", "*.ctrl", "*.pid", ".lock"))
+                    shutil.copytree(source, copy, ignore=_transient)
                 else:
                     shutil.copyfile(source, copy)
                 words[at + 1] = str(copy)
@@ -54,7 +54,7 @@ class Launch:
 
 
 class Machine:
-    """One that boots. `console` is what it printed last."""
+    """A machine that boots. `console` is what it printed last."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
         self.url, self._process = url, process
@@ -111,6 +111,12 @@ def boot(launch: Launch, command: Sequence[str], scheme: str) -> Iterator[Machin
         yield machine
     finally:
         machine.end()
+
+
+def _transient(folder: str, names: list[str]) -> list[str]:
+    """Return the names in a TPM's folder that belong to its process: sockets and its lock."""
+    there = Path(folder)
+    return [name for name in names if name == ".lock" or not ((there / name).is_file() or (there / name).is_dir())]
 
 
 def _free_port() -> int:

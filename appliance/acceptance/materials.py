@@ -49,8 +49,8 @@ class Given:
 
 
 def gather(given: Given) -> dict[str, bytes]:
-    """Return the files by their names in a bundle. Raises AcceptanceError for one that cannot be
-    read."""
+    """Return the files by their names in a bundle. Raises AcceptanceError if a file cannot be read.
+    """
     listed = load(given.policy).policy.tee.evidence.machines
     measured = given.measurements
     wanted = {POLICY: given.policy, IMAGE: given.image / "image.json",
@@ -104,7 +104,7 @@ def _content(path: Path) -> bytes:
 
 
 def _collateral(folder: Path | None) -> list[bytes]:
-    """Return what of a folder is collateral. A key that lies there stays outside."""
+    """Return the collateral of a folder. A key that lies there stays outside."""
     if folder is None:
         return []
     paths = sorted(path for path in folder.iterdir() if path.is_file())[:MAX_FILES]

@@ -1,7 +1,7 @@
-"""What a client saw of a machine on one connection, kept so that anybody may judge it again.
+"""The sight of a machine on one connection, kept so that anybody may judge it again.
 
-A sight holds all that the client's verdict depends on beside its reference: the nonce, the time, the
-certificate of the TLS handshake, the session's exporter, and the answer.
+A sight holds all that the client's verdict depends on beside its reference: the nonce, the time,
+the certificate of the TLS handshake, the session's exporter, and the answer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def ask(url: str, nonce: bytes | None = None) -> Sight:
 
 
 def read(members: Mapping[str, bytes], place: str) -> Sight:
-    """Return the sight in a bundle's files. Raises ValueError for a question that is not in form."""
+    """Return the sight in a bundle's files. Raises ValueError if the question is not in form."""
     value = strict.json_value(members[f"{place}/{QUESTION}"])
     if not isinstance(value, dict) or set(value) != {"at", "nonce", "session", "url"}:
         raise ValueError("not the fields of a question")

@@ -35,7 +35,7 @@ _SILENT = "nothing came up"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is tried. `command` boots an image; `seconds`: how long a machine may take."""
+    """The plan of a trial. `command` boots an image; `seconds`: how long a machine may take."""
 
     given: Given
     boot: tuple[str, ...] = ()

@@ -1,10 +1,10 @@
 """The collateral that came with good evidence, kept for a day on which none comes.
 
-A host passes on its chip's certificate and its vendor's list with evidence. What came with a good
-verdict is kept, so that a host that stops, or a vendor that cannot be reached, stops nobody until
-the documents end. Signatures and times are checked anew each time, as those of any collateral.
+A host passes on its chip's certificate and its vendor's list with evidence. They are kept after a
+good verdict. So a host that stops, or a vendor that cannot be reached, stops nobody until the
+documents end. Signatures and times are checked anew each time, as those of any collateral.
 
-Each target has a folder of its own: what one host passes on never counts for another.
+Each target has a folder of its own, so that nothing of one host counts for another.
 """
 
 from __future__ import annotations

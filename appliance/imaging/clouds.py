@@ -1,6 +1,7 @@
 """The clouds that an image can be exported for: one row each, with what each demands of a disk.
 
-The commands are those of the clouds' own tools by their manuals. Nobody ran them: no cloud was reached.
+The commands are those of the clouds' own tools by their manuals. Nobody ran them, since no cloud
+was reached.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ _HEADER = 100  # bytes of a table's event before its entries: header, and their 
 
 @dataclass(frozen=True)
 class Cloud:
-    """One cloud. `format`: the form that it takes; `command`: its own tool's words, where FILE is the
-    export, and other words in capitals are to be chosen; `lacks`: what stops an
-    image there, if anything does. The drivers of its machines stand in `image/modules.toml`."""
+    """One cloud.
+
+    `format`: the form that it takes. `command`: its own tool's words, where FILE is the export, and
+    other words in capitals are to be chosen. `lacks`: what stops an image there, if anything does.
+    The drivers of its machines stand in `image/modules.toml`.
+    """
 
     name: str
     title: str
