@@ -53,7 +53,7 @@ class Host(SnpSource):
 
     def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report, and what the guest makes of the table."""
-        der = {"VCEK": self.amd.leaf, "ASK": self.amd.ask, "ARK": self.amd.ark, "CRL": self.amd.crl()}
+        der: dict[str, Any] = {"VCEK": self.amd.leaf, "ASK": self.amd.ask, "ARK": self.amd.ark, "CRL": self.amd.crl()}
         table = certificate_table({name: der[name].public_bytes(Encoding.DER) for name in self.passes})
         report = super().collect(report_data).report
         return ReportWithCollateral(report, collector.certificates(table) if self.passes else ())
@@ -89,7 +89,8 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
     amd, intel = FakeAmd("Genoa"), FakeIntel()
     floors = "sev_snp {\n min_tcb { snp = 10 }\n }" if request.param == "sev-snp" else ""
     loaded = load(fake_appliance.write_policy(tmp_path, request.param, evidence=floors))
-    source = Host(amd, host_data(loaded.digest)) if request.param == "sev-snp" else TdxSource(intel, loaded.digest)
+    source: Any = (Host(amd, host_data(loaded.digest)) if request.param == "sev-snp" else
+                   TdxSource(intel, loaded.digest))
     server = FakeAppliance(fake_appliance.attestor(source, loaded), tmp_path)
     key = fake_appliance.key()
     server.rotate(key, der=fake_appliance.certificate(key, end=NOW + timedelta(days=90)))

@@ -62,11 +62,12 @@ def prepare(platform: str, folder: Path) -> None:
 def _keys(choose: Callable[[str, Make], ec.EllipticCurvePrivateKey]) -> Iterator[None]:
     """Choose the keys of both hierarchies, which otherwise each process makes for itself."""
     amd, intel = fake_amd.ec_key, fake_intel.key
-    fake_amd.ec_key, fake_intel.key = (lambda name: choose(name, amd)), (lambda name: choose(name, intel))
+    fake_amd.ec_key = lambda name: choose(name, amd)  # type: ignore[assignment]
+    fake_intel.key = lambda name: choose(name, intel)  # type: ignore[assignment]
     try:
         yield
     finally:
-        fake_amd.ec_key, fake_intel.key = amd, intel
+        fake_amd.ec_key, fake_intel.key = amd, intel  # as they were
 
 
 def _make_amd(folder: Path) -> None:
@@ -101,7 +102,7 @@ def _amd(folder: Path, loaded: Loaded, measurement: bytes) -> Interfaces:
 def _intel(folder: Path, loaded: Loaded, measurement: bytes) -> Interfaces:
     intel = FakeIntel()
     intel.root = x509.load_der_x509_certificate((folder / "root.der").read_bytes())
-    registers = {f"rtmr{index}": value for index, value in enumerate(hardware_server.RTMRS)} | {"rtmr1": measurement}
+    registers: dict[str, Any] = {f"rtmr{index}": value for index, value in enumerate(hardware_server.RTMRS)} | {"rtmr1": measurement}
     return Interfaces(reports=cast(Any, FakeTsm(lambda data: intel.quote(
         report_data=data, mr_config_id=loaded.digest, mr_td=hardware_server.MRTD, **registers),
         provider="tdx_guest")), root=fingerprint(intel.root))
