@@ -102,7 +102,8 @@ def _amd(folder: Path, loaded: Loaded, measurement: bytes) -> Interfaces:
 def _intel(folder: Path, loaded: Loaded, measurement: bytes) -> Interfaces:
     intel = FakeIntel()
     intel.root = x509.load_der_x509_certificate((folder / "root.der").read_bytes())
-    registers: dict[str, Any] = {f"rtmr{index}": value for index, value in enumerate(hardware_server.RTMRS)} | {"rtmr1": measurement}
+    registers: dict[str, Any] = {f"rtmr{index}": value for index, value in enumerate(hardware_server.RTMRS)}
+    registers["rtmr1"] = measurement
     return Interfaces(reports=cast(Any, FakeTsm(lambda data: intel.quote(
         report_data=data, mr_config_id=loaded.digest, mr_td=hardware_server.MRTD, **registers),
         provider="tdx_guest")), root=fingerprint(intel.root))
