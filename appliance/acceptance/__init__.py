@@ -5,4 +5,4 @@ A bundle keeps what clients saw, so that anybody may judge it again. Nothing her
 A verdict in a bundle is never believed: it is made again from the evidence.
 """
 
-__all__ = ["bundle", "judge", "trial"]
+__all__ = ["attacks", "judge", "machine", "materials", "trial"]
