@@ -1,5 +1,5 @@
-"""`appliance accept IMAGE`: boot an image on a machine, try each attack of a host, and write a bundle
-that anybody may judge."""
+"""`appliance accept IMAGE`: boot an image on a machine, try each attack of a host, and write a
+bundle that anybody may judge."""
 
 from __future__ import annotations
 
