@@ -49,6 +49,7 @@ VERBS: dict[str, str] = {
     "collateral": "fetch what evidence needs to be verified, from AMD and Intel or a mirror",
     "verify": "tell whether an appliance is what a policy and measurements say, in hardware",
     "connect": "open a local port behind which is nothing but a verified appliance",
+    "accept": "try each attack of a host on a machine, and write a bundle that anybody may judge",
     "fleet": "say which machines of a fleet fail, why and when, by stored evidence and a what-if",
     "drill": "rehearse an incident, such as a leaked key, and see that what should refuse does",
     "watch": "verify appliances on a schedule, and export verdicts and their age as metrics",

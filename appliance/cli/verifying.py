@@ -68,6 +68,8 @@ def add_image(parser: argparse.ArgumentParser) -> None:
                         help="the policy's approvals (default: POLICY.approvals, if it exists)")
     parser.add_argument("--collateral", metavar="DIR", type=Path,
                         help="certificates, revocation lists, TCB documents, under any names; nothing is fetched")
+    parser.add_argument("--keep", metavar="DIR", type=Path,
+                        help="keep the collateral that comes with good evidence here, for a day on which none comes")
     parser.add_argument("--without-revocation", action="store_true",
                         help="do without a list of revoked SEV-SNP certificates; the verdict then says so")
     parser.add_argument("--ak", metavar="KEY", action="append", default=[],
@@ -137,6 +139,7 @@ def verifier(args: argparse.Namespace) -> Verifier:
     return Verifier.from_files(
         args.policy, args.measurements, builder_key=args.builder_key,
         measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,
+        keep=args.keep,
         need_revocation=not args.without_revocation, any_ak=args.unsafe_any_ak, attestation_keys=args.ak,
         ek_roots=args.ek_roots, self_tests=args.self_test, releases=args.releases, held_release=args.held_release,
         max_release_age=args.max_release_age, key_bound=args.key_bound, machines=args.machines,

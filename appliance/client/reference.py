@@ -72,6 +72,7 @@ class Reference:
     key_bound: bool = False
     self_tests: frozenset[bytes] | None = None  # digests of self-tests that will do, 48 bytes each; None: any
     machines: MachineList | None = None  # the list that the policy demands; None: it is not at hand
+    keep: Path | None = None  # where collateral that came with good evidence is kept
 
     def findings(self, at: datetime) -> list[Finding]:
         """The findings on the reference itself, before any evidence: whose measurements, who
@@ -147,6 +148,8 @@ class Options(TypedDict, total=False):
     """A file; by default the one beside the policy, if there is one."""
     collateral: str | Path | None
     """A folder of certificates, revocation lists and so on."""
+    keep: str | Path | None
+    """A folder in which collateral that came with good evidence is kept, and found again."""
     need_revocation: bool
     any_ak: bool
     roots: Roots
@@ -181,14 +184,15 @@ def read(policy: Path, measured: Path | None, options: Options) -> Reference:
     if found is None and given is not None:
         raise PolicyError(f"approvals: {given} does not exist", code="approvals-unreadable")
     log, listed = _releases(options, key), options.get("machines")
-    folder, makers = options.get("collateral"), options.get("ek_roots")
+    folder, makers, kept = options.get("collateral"), options.get("ek_roots"), options.get("keep")
     return Reference(
         loaded, known, found, Collateral() if folder is None else load_collateral(Path(folder)),
         options.get("need_revocation", True), options.get("any_ak", False), options.get("roots", VENDORS),
         frozenset(map(enrolled, options.get("attestation_keys", ()))),
         None if makers is None else collateral_folder.ek_roots(Path(makers)), log, options.get("max_release_age"),
         options.get("key_bound", False), frozenset(options.get("self_tests", ())) or None,
-        machines.machines_of(loaded.policy, policy.parent, None if listed is None else Path(listed)))
+        machines.machines_of(loaded.policy, policy.parent, None if listed is None else Path(listed)),
+        None if kept is None else Path(kept))
 
 
 def _releases(options: Options, key: str | None) -> Releases | None:

@@ -22,7 +22,7 @@ from appliance.attestation.case import certified
 from appliance.attestation.findings import Finding
 from appliance.attestation.judge import collateral_folder, recognise
 from appliance.attestation.x509.judging import dice
-from appliance.client import activation, certificate, judge, reference, target
+from appliance.client import activation, certificate, judge, reference, seen, target
 from appliance.client.connection import Connection, connect
 from appliance.client.judge import Question
 from appliance.client.reference import Options, Reference
@@ -76,33 +76,36 @@ class Verifier:
         nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         question = Question(str(connection.endpoint), at or self._clock(), nonce, connection.spki_sha256,
                             connection.exporter(nonce), online=True)
+        known = seen.joined(self.reference, question.target)
         answer: bytes | None = None
         try:
-            question = replace(question, seen=tuple(self._channel(connection, question)))
+            question = replace(question, seen=tuple(self._channel(connection, question, known)))
         except UncheckedEvidenceError as error:  # what it lacks is fetched by evidence that is kept
             with suppress(AttestationError):
                 answer = connection.evidence(question.nonce or b"")
-            return judge.failed(error, self.reference, question, answer)
+            return judge.failed(error, known, question, answer)
         except AttestationError as error:
-            return judge.failed(error, self.reference, question)
+            return judge.failed(error, known, question)
         try:
             answer = connection.evidence(question.nonce or b"")
-            found = judge.verified(answer, self.reference, question.at)
-            question = replace(question, activated=activation.ask(connection, found, self.reference, question.at))
+            found = judge.verified(answer, known, question.at)
+            question = replace(question, activated=activation.ask(connection, found, known, question.at))
         except AttestationError as error:
-            return judge.failed(error, self.reference, question, answer)
-        return judge.conclude(found, self.reference, question)
+            return judge.failed(error, known, question, answer)
+        verdict = judge.conclude(found, known, question)
+        seen.keep(self.reference, verdict)
+        return verdict
 
-    def _channel(self, connection: Connection, question: Question) -> list[Finding]:
+    def _channel(self, connection: Connection, question: Question, known: Reference) -> list[Finding]:
         """Verify what the handshake alone shows."""
         if connection.certificate is None:
             return [Finding("channel", "not checked", "plain HTTP on the loopback: nothing binds it to the evidence")]
-        foreign = any(listener.kind == "tls" for listener in self.reference.policy.policy.service.listeners)
+        foreign = any(listener.kind == "tls" for listener in known.policy.policy.service.listeners)
         found = [certificate.check(connection.certificate, at=question.at, foreign=foreign)]
         if not certified.is_ours(connection.certificate):
             return [*found, Finding("certificate-evidence", "not checked", "none in it")]
         carried = certified.parse(connection.certificate)
-        return [*found, judge.certificate_evidence(carried, self.reference, question.at)]
+        return [*found, judge.certificate_evidence(carried, known, question.at)]
 
     def verify_evidence(self, data: bytes, *, nonce: bytes | None = None, spki_sha256: bytes | None = None,
                         at: datetime | None = None, name: str = "evidence") -> Verdict:

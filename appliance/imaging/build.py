@@ -62,6 +62,7 @@ class Options:
     targets: tuple[str, ...] = ()  # of the kernels; none: all
     words: tuple[str, ...] = ()  # further words of the kernel command line, measured like the rest
     exports: tuple[export.Format, ...] = ()  # formats in which the disk is written besides
+    clouds: tuple[str, ...] = ()  # whose machines' drivers are in the initrd
 
     @property
     def downloads(self) -> Downloads:
@@ -157,11 +158,13 @@ def _gate(options: Options, tools: Toolchain, place: uki.Place) -> bytes:
 
 
 def _optional_modules(options: Options) -> tuple[str, ...]:
-    """An image with a policy has no module for a listener that it lacks."""
+    """An image with a policy has no module for a listener that it lacks, and drivers only of the
+    clouds that it is built for."""
     wanted = options.policy is None or any(
         listener.kind == "vsock" or listener.transport == "vsock"
         for listener in options.policy.policy.service.listeners)
-    return (*options.recipe.modules_optional, *(options.recipe.modules_vsock if wanted else ()))
+    drivers = [name for cloud in options.clouds for name in options.recipe.modules_clouds[cloud]]
+    return (*options.recipe.modules_optional, *(options.recipe.modules_vsock if wanted else ()), *drivers)
 
 
 def _root_image(tools: Toolchain, tree: Tree, image: Path, epoch: int) -> verity.Verity:
@@ -213,6 +216,7 @@ def _facts(options: Options, sealed: verity.Verity, cmdline: str, release: str,
         "build": {"version": __version__, "code_sha384": code, "kernels_sha384": None},  # which one, the CPU decides
         "kernels": digests,
         "kernel": {"release": release},
+        **({"clouds": sorted(options.clouds)} if options.clouds else {}),
         "packages": [{"name": item.name, "version": item.version, "sha256": item.sha256, "role": item.role}
                      for item in packages],
         "wheels": [{"name": item.name, "version": item.version, "sha256": item.sha256} for item in locked],

@@ -58,6 +58,7 @@ DECIMAL = [
     (CONSOLE, "--every", "2 to 3600", ["1", "3601"]),
     (["collateral", "fetch", "FILE", "-o", "DIR"], "--timeout", "0 to 31536000", ["-1", "31536001", "1e400"]),
     (["image", "boot", "DIR"], "--seconds", "0 to 31536000", ["-1", "31536001", "1e400"]),
+    (["accept", "DIR"], "--seconds", "0 to 31536000", ["-1", "31536001", "1e400"]),
     (["infer", "FILE", "--prompt", "x"], "--temperature", "0 to 100", ["-1", "100.1", "1e400"]),
 ]
 OTHERS = [

@@ -65,7 +65,7 @@ ek_roots = "tpm/authority"
 """
 
 
-def _enrol(state: Path) -> str:
+def enrol(state: Path) -> str:
     """Make a TPM and take its attestation key's fingerprint, before it is in anybody else's hands."""
     softtpm.SoftTpm(state).close()
     with swtpm.running(state) as socket_path:
@@ -90,7 +90,7 @@ class Deployment:
         (folder / "tiny.key").touch(0o600)
         (folder / "tiny.key").write_text(KEY.hex())
         images.make(self.image, policy=self.policy)
-        self.tpm, self.ak = folder / "tpm", _enrol(folder / "tpm")
+        self.tpm, self.ak = folder / "tpm", enrol(folder / "tpm")
         predict.predict(predict.Options(self.image, golden=(images.golden(self.image),), key=self.builder))
 
     def options(self, **more: object) -> boot.Options:
@@ -118,7 +118,7 @@ class Deployment:
         host, tpm = f"127.0.0.{number + 2}", self.folder / f"tpm-{number}"
         guest = Guest(self.options(image=case.image(self), port=None, models=self.models, tpm_state=tpm,
                                    broker=Reach(host, self.broker_port)))
-        with self.broker(case.rules(self, _enrol(tpm)), host):
+        with self.broker(case.rules(self, enrol(tpm)), host):
             return guest.run().console, self.broker_log(host)
 
 

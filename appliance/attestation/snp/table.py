@@ -16,7 +16,8 @@ from appliance.errors import MalformedEvidenceError
 MAX_ENTRIES = 32
 CERTIFICATES = {
     "63da758d-e664-4564-adc5-f4b93be8accd": "VCEK", "a8074bc2-a25a-483e-aae6-39c045a0b8a1": "VLEK",
-    "4ab7b379-bbac-4fe4-a02f-05aef327c782": "ASK", "c0b406a4-a803-4952-9743-3fb6014cd0ae": "ARK"}
+    "4ab7b379-bbac-4fe4-a02f-05aef327c782": "ASK", "c0b406a4-a803-4952-9743-3fb6014cd0ae": "ARK",
+    "92f81bc3-5811-4d3d-97ff-d19f88dc67ea": "CRL"}  # this one by virtee's sev and snphost, which write such tables
 
 
 def split(data: bytes) -> tuple[bytes, dict[str, bytes], bytes]:

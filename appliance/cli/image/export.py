@@ -12,7 +12,7 @@ from tqdm import tqdm
 from appliance.attestation import keyfile
 from appliance.cli import numbers, passphrase
 from appliance.errors import ImageError
-from appliance.imaging import export
+from appliance.imaging import clouds, export
 from appliance.imaging.papers import kubevirt, provenance, sbom
 from appliance.imaging.papers.fleet import FleetOptions
 from appliance.imaging.predict import predict
@@ -25,7 +25,10 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     summary = "write an image's disk in a cloud's format"
     disk = actions.add_parser("export", help=summary, description=summary)
     disk.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
-    disk.add_argument("--format", choices=export.FORMATS, required=True,
+    form = disk.add_mutually_exclusive_group(required=True)
+    form.add_argument("--cloud", choices=sorted(clouds.CLOUDS),
+                      help="the form that this cloud takes; checks what it demands, and prints its own tool's commands")
+    form.add_argument("--format", choices=export.FORMATS,
                       help="raw; qcow2: OpenStack, KubeVirt; vhd: Azure; tar: Google Cloud (disk.raw in .tar.gz)")
     disk.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to make or to replace")
     disk.add_argument("--json", action="store_true", help="print the file and its size as JSON")
@@ -71,14 +74,33 @@ def tell(args: argparse.Namespace, size: int) -> None:
 
 
 def _export(args: argparse.Namespace) -> int:
+    cloud = None if args.cloud is None else clouds.CLOUDS[args.cloud]
+    if cloud is not None:
+        clouds.check(cloud, args.image, manifest.read(args.image))
     with tqdm(unit="B", unit_scale=True, disable=None, leave=False) as bar:
         def progress(done: int, total: int) -> None:
             bar.total, bar.n = total, done
             bar.refresh()
 
-        size = export.export(args.image, args.format, args.output, progress)
-    tell(args, size)
+        size = export.export(args.image, args.format if cloud is None else cloud.format, args.output, progress)
+    if cloud is None:
+        tell(args, size)
+    else:
+        _tell_cloud(args, cloud, size)
     return 0
+
+
+def _tell_cloud(args: argparse.Namespace, cloud: clouds.Cloud, size: int) -> None:
+    """Print the file, what stops an image there, and the commands that come next."""
+    commands = clouds.commands(cloud, args.output)
+    if args.json:
+        print(json.dumps({"file": str(args.output), "size": size, "cloud": cloud.name, "lacks": cloud.lacks or None,
+                          "commands": commands}))
+        return
+    tell(args, size)
+    if cloud.lacks:
+        print(f"WARNING: it does not boot on {cloud.title} yet: {cloud.lacks}")
+    print("\n".join(["next:", *(f"  {each}" for each in commands)]))
 
 
 def _kubevirt(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from appliance.cli.image import export, release, successor
 from appliance.cli.image import predict as image_predict
 from appliance.cli.progress import Progress
 from appliance.codec.printable import quantity
-from appliance.imaging import build
+from appliance.imaging import build, clouds
 from appliance.imaging import export as formats
 from appliance.imaging.packages import locking
 from appliance.imaging.packages.downloads import Downloads, default_folder
@@ -62,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--format", metavar="FORMAT", choices=formats.FORMATS, action="append", default=[],
                       help="write the disk in a cloud's format too: qcow2 (disk.qcow2), vhd (disk.vhd), tar "
                       "(disk.tar.gz), as `export` does; may be repeated; raw (disk.raw) is always written")
+    make.add_argument("--cloud", metavar="NAME", choices=sorted(clouds.CLOUDS), action="append", default=[],
+                      help=f"put the drivers of a cloud's machines into the initrd: {', '.join(clouds.CLOUDS)}; may be "
+                      "repeated (then: appliance image export --cloud NAME)")
     make.add_argument("--here", action="store_true", help="start it once under QEMU, keep PCR 0 and 7 of that machine "
                       "as golden values, and predict the other measurements (see `record` and `predict`)")
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
@@ -146,7 +149,8 @@ def _build(args: argparse.Namespace) -> int:
     options = build.Options(
         recipe=recipe.load(args.recipe), output=args.output, policy=load(args.file) if args.file else None,
         mirrors=dict(args.mirror), cache=args.cache, targets=kernel_targets(args.target),
-        exports=tuple(kind for kind in dict.fromkeys(args.format) if kind != "raw"))
+        exports=tuple(kind for kind in dict.fromkeys(args.format) if kind != "raw"),
+        clouds=tuple(sorted(set(args.cloud))))
     with Progress(quiet=args.json) as progress:
         document = build.build(options, Steps(progress, progress.ended))
         if args.here:

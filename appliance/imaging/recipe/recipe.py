@@ -55,6 +55,7 @@ class Recipe:
     modules_required: tuple[str, ...]
     modules_optional: tuple[str, ...]
     modules_vsock: tuple[str, ...]  # optional too, where a policy may want them
+    modules_clouds: Mapping[str, tuple[str, ...]]  # optional too, in an image for that cloud
     words: tuple[str, ...]
     sysctl: Mapping[str, str]
 
@@ -86,6 +87,7 @@ def load(folder: Path = FOLDER) -> Recipe:
         modules_required=tuple(modules.take("required", list)),
         modules_optional=tuple(modules.take("optional", list)),
         modules_vsock=tuple(modules.take("vsock", list)),
+        modules_clouds={cloud: tuple(names) for cloud, names in modules.take("clouds", dict).items()},
         words=tuple(cmdline.take("words", list)),
         sysctl=_Table(folder / "sysctl.toml").rest(),
     )

@@ -9,7 +9,7 @@ from appliance.attestation.snp import layout, table
 from appliance.errors import AttestationError
 from appliance.policy.digest import host_data
 
-_CHAIN = ("VCEK", "VLEK", "ASK", "ARK")  # entries of the table that are certificates we know
+_CARRIED = ("VCEK", "VLEK", "ASK", "ARK", "CRL")  # entries of the table that a verifier has use for
 
 
 def _field(report: bytes, place: tuple[int, int]) -> bytes:
@@ -25,8 +25,8 @@ def _launched(report: bytes, _at: datetime, _root: str | None) -> tuple[bytes, b
 
 
 def certificates(blob: bytes) -> tuple[bytes, ...]:
-    """The certificates of an SNP certificate table, in the order leaf to root; empty if there is
-    none.
+    """The certificates of an SNP certificate table, in the order leaf to root, and the list of
+    revoked ones; empty if there is none.
 
     The table is the host's: one that is malformed is as good as none, since a verifier can find
     certificates itself.
@@ -35,7 +35,7 @@ def certificates(blob: bytes) -> tuple[bytes, ...]:
         _, found, _ = table.split(bytes(layout.REPORT_BYTES) + blob)
     except AttestationError:
         return ()
-    return tuple(found[name] for name in _CHAIN if found.get(name))
+    return tuple(found[name] for name in _CARRIED if found.get(name))
 
 
 LAUNCH = LaunchField("HOST_DATA", host_data, _launched)

@@ -1,0 +1,1 @@
+"""Machines, accepted or not."""
