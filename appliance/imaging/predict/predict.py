@@ -84,13 +84,19 @@ def predict(options: Options) -> Measurements:
     files = checked_files(options.folder, document)
     uki = predict_uki.parse((options.folder / "appliance.efi").read_bytes())
     _consistent(options.folder, document, uki)
-    log = predict_tpm.events(uki, gpt.event(options.folder / "disk.raw"))
+    log = boot(options.folder, uki)
     td_rows, launch_rows = ((), ()) if options.cloud is None else options.cloud(log)
     found = _assembled(document, files, sev_snp=(*_sev_snp(options.snp, uki.pe.data), *launch_rows),
                        tdx=(*_tdx(options.tdx_firmware, log), *td_rows),
                        tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}))
     write(options.folder, found, options.key)
     return found
+
+
+def boot(folder: Path, uki: Uki | None = None) -> list[predict_tpm.Event]:
+    """Return the events of a boot from the image's disk."""
+    uki = uki or predict_uki.parse((folder / "appliance.efi").read_bytes())
+    return predict_tpm.events(uki, gpt.event(folder / "disk.raw"))
 
 
 def write(folder: Path, found: Measurements, key: Ed25519PrivateKey | None) -> None:
