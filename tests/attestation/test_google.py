@@ -27,7 +27,7 @@ GOOGLE = FakeGoogle()
 STRANGER = google.certificate("GCE-cc-tcb-root", "GCE-cc-tcb-root", by="stranger", own="stranger", authority=True)
 
 
-def _read(data: bytes, **options: Any) -> endorsement.Endorsement:
+def _read(data: bytes, **options: Any) -> endorsement.LaunchEndorsement:
     return endorsement.read(data, **{"at": NOW, "root": GOOGLE.pin, **options})
 
 

@@ -37,7 +37,7 @@ class TdxLaunch:
 
 
 @dataclass(frozen=True)
-class Endorsement:
+class LaunchEndorsement:
     """A verified endorsement. `snp`: launch digests by the number of save areas. A security version
     is None where Google says nothing of that kind of machine."""
 
@@ -50,7 +50,7 @@ class Endorsement:
     signer: str
 
 
-def read(data: bytes, *, at: datetime, certificates: Iterable[x509.Certificate] = (), root: str = ROOT) -> Endorsement:
+def read(data: bytes, *, at: datetime, certificates: Iterable[x509.Certificate] = (), root: str = ROOT) -> LaunchEndorsement:
     """Verify an endorsement, and return what it says.
 
     `certificates`: where the root may be, beside the bundle in the endorsement. Raises
@@ -104,10 +104,10 @@ def shaped(data: bytes) -> None:
         raise golden.malformed("it has no signature, or no certificate")
 
 
-def _said(golden: Message, signer: str) -> Endorsement:
+def _said(golden: Message, signer: str) -> LaunchEndorsement:
     stamp = golden.message(1, "timestamp")
     tdx, snp = golden.message(8, "VMTdx"), golden.message(7, "VMSevSnp")
-    found = Endorsement(
+    found = LaunchEndorsement(
         datetime.fromtimestamp(0 if stamp is None else stamp.number(1, (1 << 33) - 1), UTC),
         golden.content(5, 48), None if tdx is None else tdx.number(1), () if tdx is None else _tdx(tdx),
         None if snp is None else snp.number(1), {} if snp is None else _snp(snp), signer)

@@ -12,7 +12,7 @@ from pathlib import Path
 from appliance.attestation import keyfile
 from appliance.attestation.case import event_log
 from appliance.attestation.google import endorsement
-from appliance.attestation.google.endorsement import Endorsement, TdxLaunch
+from appliance.attestation.google.endorsement import LaunchEndorsement, TdxLaunch
 from appliance.attestation.measured.second import FIRMWARE, WHOLE, SnpRow, TdxRow
 from appliance.attestation.x509 import walks
 from appliance.errors import ImageError
@@ -55,14 +55,14 @@ def rows(options: GoogleMachines, boot: Sequence[tpm.Event]) -> tuple[tuple[TdxR
     return tuple(_tdx(said, file, options, boot)), tuple(_snp(said))
 
 
-def _endorsement(options: GoogleMachines) -> Endorsement:
+def _endorsement(options: GoogleMachines) -> LaunchEndorsement:
     beside = options.document.with_name(endorsement.ROOT_FILE)
     found = walks.load(keyfile.read(beside, "root"), beside.name) if beside.exists() else []
     return endorsement.read(_read(options.document, endorsement.MAX_BYTES), at=options.at, certificates=found,
                             root=options.root)
 
 
-def _firmware(path: Path, said: Endorsement) -> Firmware:
+def _firmware(path: Path, said: LaunchEndorsement) -> Firmware:
     data = _read(path, predict_firmware.MAX_BYTES)
     found = hashlib.sha384(data).hexdigest()
     if found != said.firmware_sha384.hex():
@@ -71,7 +71,7 @@ def _firmware(path: Path, said: Endorsement) -> Firmware:
     return predict_firmware.parse(data, f"firmware {path}")
 
 
-def _tdx(said: Endorsement, file: Firmware | None, options: GoogleMachines,
+def _tdx(said: LaunchEndorsement, file: Firmware | None, options: GoogleMachines,
          boot: Sequence[tpm.Event]) -> Iterator[TdxRow]:
     computed = None if file is None else tdx.mrtd(file, "page")
     for launch in said.tdx:
@@ -98,7 +98,7 @@ def _registers(file: Firmware | None, options: GoogleMachines,
             yield ram, log.rtmr0(events, file, ram)
 
 
-def _snp(said: Endorsement) -> Iterator[SnpRow]:
+def _snp(said: LaunchEndorsement) -> Iterator[SnpRow]:
     for vcpus, value in sorted(said.snp.items()):
         yield SnpRow(source="gce-endorsement", covers=FIRMWARE, svn=said.snp_svn, firmware_sha256=None,
                      firmware_sha384=said.firmware_sha384.hex(), vmm="gce", vcpus=vcpus, cpu_model=None,
