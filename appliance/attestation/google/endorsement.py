@@ -50,7 +50,8 @@ class LaunchEndorsement:
     signer: str
 
 
-def read(data: bytes, *, at: datetime, certificates: Iterable[x509.Certificate] = (), root: str = ROOT) -> LaunchEndorsement:
+def read(data: bytes, *, at: datetime, certificates: Iterable[x509.Certificate] = (),
+         root: str = ROOT) -> LaunchEndorsement:
     """Verify an endorsement, and return what it says.
 
     `certificates`: where the root may be, beside the bundle in the endorsement. Raises
@@ -97,7 +98,8 @@ def _leaf(golden: Message, at: datetime, others: Iterable[x509.Certificate], pin
 
 
 def shaped(data: bytes) -> None:
-    """Raise MalformedEvidenceError unless `data` has the form of an endorsement; nothing is verified."""
+    """Raise MalformedEvidenceError unless `data` has the form of an endorsement. Nothing is
+    verified."""
     outer = Message(_bounded(data), "launch endorsement")
     golden = Message(outer.content(1), "golden measurement")
     if not outer.content(2) or not golden.content(4):

@@ -1,4 +1,4 @@
-"""The two addresses at which Google publishes: an endorsement by its MRTD, and the root above it."""
+"""The two addresses of Google's: that of an endorsement by its MRTD, and of the root above."""
 
 from __future__ import annotations
 

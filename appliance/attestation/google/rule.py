@@ -12,8 +12,8 @@ RULE = "gce-svn"
 
 
 def judge(rows: Iterable[SourcedRow], wanted: Gce | None) -> Finding:
-    """Judge `rows`, those that have the launch value of the evidence. Each must be of an endorsement
-    of the lowest security version, or a newer one."""
+    """Judge `rows` with the launch value of the evidence. Each must be of an endorsement, with the
+    lowest security version or a higher one."""
     if wanted is None:
         return Finding(RULE, "not checked")
     versions = [row.svn for row in rows]

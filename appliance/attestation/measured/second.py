@@ -28,7 +28,7 @@ def _parts(covers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class SourcedRow(Frozen):
-    """What every row says of its value. `svn` is the security version that an endorsement names."""
+    """The origin of a row's value. `svn` is the security version that an endorsement names."""
 
     source: Source
     covers: Annotated[tuple[str, ...], AfterValidator(_parts)]
@@ -63,7 +63,7 @@ class SnpRow(SourcedRow):
         own = self.source == "predicted" and self.vmm == "qemu"
         if self.image != own:
             raise ValueError(f"a launch digest of source {self.source} with vmm {self.vmm} covers "
-                             f"{'firmware and image' if own else 'the firmware alone'}")
+                             f"{'firmware and image' if own else 'only the firmware'}")
         if (self.cpu_model is None) == (self.vmm == "qemu"):
             raise ValueError("cpu_model is of vmm qemu, which has one")
         if self.id_block is not None and not own:
@@ -92,7 +92,7 @@ class TdxRow(SourcedRow):
         if self.image != booted:
             raise ValueError("a TDX row covers the image if it has RTMR 1 and RTMR 2, and only then")
         if self.image and self.source not in ("predicted", "gce-endorsement"):
-            raise ValueError(f"a row of source {self.source} covers the firmware alone")
+            raise ValueError(f"a row of source {self.source} covers only the firmware")
         return self
 
 

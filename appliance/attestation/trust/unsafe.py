@@ -12,8 +12,9 @@ from appliance.attestation.x509 import walks
 
 def with_roots(certificates: Sequence[bytes]) -> Roots:
     """The vendors' roots and these (PEM or DER): `ARK-<product>` stands for AMD's of that product,
-    a name that begins with `Intel` for Intel's, `GCE-cc-tcb-root` for the one above Google's
-    endorsements, any other above attestation keys of TPMs. Raises MalformedEvidenceError."""
+    a name that begins with `Intel` for Intel's. `GCE-cc-tcb-root` stands for the root above
+    Google's endorsements, any other above attestation keys of TPMs. Raises MalformedEvidenceError.
+    """
     amd, tpm, intel, intel_der = dict(VENDORS.amd), dict(VENDORS.tpm), VENDORS.intel, VENDORS.intel_der
     others = dict(VENDORS.others)
     for data in certificates:

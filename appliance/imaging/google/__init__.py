@@ -1,3 +1,3 @@
-"""Predictions for Google's machines: its endorsement, the list of memory that it hands over, and its log."""
+"""Predictions for Google's machines: from its endorsement, its list of memory and its log."""
 
 __all__ = ["machine"]

@@ -1,5 +1,5 @@
-"""The hand-off blocks (TD HOB) with which Google's hypervisor tells a TD its memory. Firmware measures
-them into RTMR 0.
+"""The hand-off blocks (TD HOB) with which Google's hypervisor tells a TD its memory. Firmware
+measures them into RTMR 0.
 
 Sources: UEFI Platform Initialization 1.8, volume 3 (hand-off blocks); google/gce-tcb-verifier,
 ovmf/tdx_data.go and tdx/mrtd_from_ovmf.go, for order, attributes and banks of memory. Equal to what
@@ -46,7 +46,7 @@ def digest(firmware: Firmware, ram_gib: int) -> bytes:
 
 
 def _unaccepted(accepted: list[Range], ram_gib: int) -> Iterator[Range]:
-    """Yield the memory that the firmware has not taken: below 3 GiB, then above 4 GiB node by node."""
+    """Yield the memory that the firmware has not taken: below 3 GiB, then node by node."""
     at = 0
     for start, length in sorted(each for each in accepted if each[0] < LOW_END):
         if start > at:

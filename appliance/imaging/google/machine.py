@@ -24,7 +24,7 @@ from appliance.policy import inputfile
 
 FORMS = (1, 2)  # separators in RTMR 1: every public log that was at hand has one; two are reported
 UNVERIFIED = (
-    "MRTD: Google's word in its endorsement, unless page_order says that it was computed from the firmware too",
+    "MRTD: Google's word in its endorsement, unless page_order says that it was also computed from the firmware",
     "RTMR 1 and RTMR 2 are for a boot from the image's disk; their order was compared with public logs of Google's",
     "RTMR 1: values with one and with two separators; no log with two was at hand",
 )
@@ -33,8 +33,8 @@ FROM_LOG = "RTMR 0: boot variables, ACPI tables and the separator are as one mac
 
 @dataclass(frozen=True)
 class GoogleMachines:
-    """The document of Google's endorsement, and what RTMR 0 takes: the firmware's file, the event log of a machine,
-    and sizes of memory in GiB."""
+    """The document of Google's endorsement. RTMR 0 takes the firmware's file, the event log of a
+    machine, and sizes of memory in GiB as well."""
 
     document: Path
     at: datetime

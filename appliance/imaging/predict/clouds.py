@@ -1,7 +1,7 @@
 """SEV-SNP launch digests as Google's and AWS's hypervisors lay out pages and virtual CPUs.
 
-Their firmware has no page for kernel hashes that they fill, so that such a digest covers the
-firmware alone. Sources: google/gce-tcb-verifier (sev/ld_from_ovmf.go); virtee/sev-snp-measure
+Their firmware has no page for kernel hashes that they fill, so that such a digest covers only
+the firmware. Sources: google/gce-tcb-verifier (sev/ld_from_ovmf.go); virtee/sev-snp-measure
 (vmsa.py, guest.py), which is the independent judge in the tests.
 """
 
@@ -35,7 +35,7 @@ _CS, _SS, _TR, _PAT, _MXCSR, _FCW = 0x12, 0x22, 0x92, 0x268, 0x408, 0x410
 
 @dataclass(frozen=True)
 class Layout:
-    """What differs from QEMU: attributes of segments, the page attribute table, the kind of a
+    """The differences from QEMU: attributes of segments, the page attribute table, the kind of a
     section's pages, and whether the page for CPUID comes last."""
 
     first_cs: int

@@ -85,8 +85,8 @@ def rtmrs(log: Sequence[Event], separators: int = 1) -> tuple[None, bytes, bytes
     """RTMR 0 to 3 of the same boot in a TD. RTMR 0 depends on what the VMM hands over and is not
     predicted.
 
-    RTMR 1 takes PCR 2 to 6 and one separator for all of them (edk2, TdTcg2Dxe), or as many as the
-    firmware writes; RTMR 2 takes PCR 8 to 15; nothing of ours extends RTMR 3.
+    RTMR 1 takes PCR 2 to 6 and one separator for all of them (edk2, TdTcg2Dxe), or more where a
+    firmware writes more. RTMR 2 takes PCR 8 to 15; nothing of ours extends RTMR 3.
     """
     first, left = [], separators
     for event in log:

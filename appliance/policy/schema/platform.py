@@ -214,8 +214,8 @@ class TpmRegisters(Block):
 
 
 class Gce(Block):
-    """Google's endorsement of the firmware, which evidence must then have: a row of the measurements
-    that `appliance image predict --gce-endorsement` made."""
+    """Google's endorsement of the firmware, which evidence must then have. A row of the
+    measurements shows it, as `appliance image predict --gce-endorsement` writes it."""
 
     ENFORCED_BY: ClassVar[Enforcers] = "attestation/google/rule"
 
