@@ -46,8 +46,8 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def _launched(measurement: bytes, expected: SnpExpectations, policy: Requirements) -> list[Finding]:
-    """Judge the launch digest. One that covers firmware alone never satisfies the demand for an
-    image."""
+    """Judge the launch digest. A digest of firmware alone never satisfies the demand for an image.
+    """
     rows = [row for row in expected.rows if row.launch_digest == measurement.hex()]
     endorsed = rule.judge(rows, policy.gce)
     if not rows or any(row.image for row in rows):
