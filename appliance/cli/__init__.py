@@ -1,3 +1,3 @@
 """The command line: one file per verb, no logic in it."""
 
-__all__ = ["bars", "main", "numbers", "passphrase", "progress", "signals"]
+__all__ = ["bars", "main", "numbers", "passphrase", "progress", "signals", "verifying"]

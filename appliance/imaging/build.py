@@ -117,7 +117,7 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
         with steps.step("initrd") as step:
             cmdline = " ".join([*recipe.words, *options.words, f"roothash={sealed.root_hash}",
                                 f"verity.blocks={sealed.data_blocks}", f"verity.salt={sealed.salt}"])
-            kernel = linux.read(work / "boot", recipe.modules_required, _optional_modules(options))
+            kernel = linux.read(work / "boot", recipe.modules_required, optional_modules(options))
             init = programs.compile_init(tools, recipe.file("init/init.c"))
             packed = initrd.pack(init, kernel, cmdline)
             step.detail = f"{len(packed) / 1e6:.2f} MB, {len(kernel.required) + len(kernel.optional)} modules"
@@ -157,13 +157,19 @@ def _gate(options: Options, tools: Toolchain, place: uki.Place) -> bytes:
         place.address, place.entry, tpm="tpm" in let, td="td" in let))
 
 
-def _optional_modules(options: Options) -> tuple[str, ...]:
-    """An image with a policy has no module for a listener that it lacks, and drivers only of the
-    clouds that it is built for."""
+def clouds_of(options: Options) -> tuple[str, ...]:
+    """The clouds whose drivers the image has: those that it is built for, and that its policy
+    names."""
+    google = options.policy is not None and options.policy.policy.tee.evidence.gce is not None
+    return tuple(sorted({*options.clouds, *(("gce",) if google else ())}))
+
+
+def optional_modules(options: Options) -> tuple[str, ...]:
+    """An image with a policy has no module for a listener that it lacks."""
     wanted = options.policy is None or any(
         listener.kind == "vsock" or listener.transport == "vsock"
         for listener in options.policy.policy.service.listeners)
-    drivers = [name for cloud in options.clouds for name in options.recipe.modules_clouds[cloud]]
+    drivers = [name for cloud in clouds_of(options) for name in options.recipe.modules_clouds[cloud]]
     return (*options.recipe.modules_optional, *(options.recipe.modules_vsock if wanted else ()), *drivers)
 
 
@@ -216,7 +222,7 @@ def _facts(options: Options, sealed: verity.Verity, cmdline: str, release: str,
         "build": {"version": __version__, "code_sha384": code, "kernels_sha384": None},  # which one, the CPU decides
         "kernels": digests,
         "kernel": {"release": release},
-        **({"clouds": sorted(options.clouds)} if options.clouds else {}),
+        **({"clouds": list(clouds)} if (clouds := clouds_of(options)) else {}),
         "packages": [{"name": item.name, "version": item.version, "sha256": item.sha256, "role": item.role}
                      for item in packages],
         "wheels": [{"name": item.name, "version": item.version, "sha256": item.sha256} for item in locked],

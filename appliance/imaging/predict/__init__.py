@@ -1,3 +1,3 @@
 """Measurements that an image will have, computed before it boots."""
 
-__all__ = ["golden", "gpt", "idblock", "predict", "snp", "uki"]
+__all__ = ["clouds", "firmware", "golden", "gpt", "idblock", "predict", "snp", "tdx", "tpm", "uki"]
