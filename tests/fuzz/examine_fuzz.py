@@ -22,7 +22,7 @@ from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
-from tests.support import envelopes, fake_tpm
+from tests.support import envelopes, fake_tpm, provider_envelopes
 from tests.support.envelopes import AMD, INTEL
 from tests.support.fake_amd import NOW
 from tests.support.fake_intel import dice_certificate
@@ -105,5 +105,6 @@ def seeds() -> list[bytes]:
         *(_json(envelopes.azure_snp(version)) for version in (0, 1)),
         *(_json(envelopes.azure_tdx(version)) for version in (0, 1)), _json(envelopes.tpm()), _json(envelopes.tsm()),
         _json({"platform": "az-snp", "evidence": envelopes.azure_snp()}), envelopes.dstack(),
-        envelopes.dstack(tdx=False), _json(envelopes.dstack_json()), b"{}", b"-----BEGIN CERTIFICATE-----\n",
+        envelopes.dstack(tdx=False), _json(envelopes.dstack_json()), *map(_json, provider_envelopes.every()),
+        provider_envelopes.token(), b"{}", b"-----BEGIN CERTIFICATE-----\n",
         *_buried(quote, AMD.report())]
