@@ -21,6 +21,7 @@ from appliance.client import rules
 from appliance.client.reference import Reference
 from appliance.client.verdict import (
     EXIT_CODES,
+    HOST_TRUSTED,
     KEY_BOUND,
     NOT_MET,
     UNCHECKED,
@@ -37,6 +38,9 @@ from appliance.policy.schema import Policy
 # A digest that is compared, of which a sentence shows the beginning. Names of machines stay whole.
 _DIGITS = re.compile(r"(?:(?<=found )|(?<=expected )|(?<= or ))[0-9a-f]{32,}")
 _MOST_DETAIL = 300  # characters of what differs in a verdict's sentence
+FIRMWARE_ALONE = (
+    "chip and firmware proved, boot by the host's vTPM: the launch digest says which firmware started, and the host "
+    "chose what it booted. A firmware that measures kernel hashes would change it (github.com/aws/uefi/issues/20)")
 _MOST_RULES = 6  # rules that it names beside the first
 
 
@@ -207,13 +211,27 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
                             activation=reference.ek_roots is not None, any_ak=reference.any_ak,
                             session=_binds_sessions(reference) and question.session is not None,
                             listed=reference.policy.policy.tee.evidence.machines is not None)
+    lesser = _firmware_alone(claims.platform, outcomes)
     for rule in needed:
+        if rule in lesser:
+            continue
         if rule not in outcomes or outcomes[rule].outcome != "holds":
             detail = outcomes[rule].detail if rule in outcomes else ""
             return (UNCHECKED, f"unchecked-{rule}", f"{rule}: {rules.meaning(rule)}: not checked"
                     + (f", {detail}" if detail else ""), rules.HINTS.get(rule))
+    if lesser:
+        return HOST_TRUSTED, "", FIRMWARE_ALONE, None
     status, known_by = _standing(claims, outcomes, reference, question)
     return status, "", good(status) + (f"; {known_by}" if known_by else ""), None
+
+
+def _firmware_alone(platform: str, outcomes: Mapping[str, Finding]) -> frozenset[str]:
+    """The rules that are open because the hardware covers the firmware alone; none where it covers
+    the image, or where the firmware is not proved."""
+    half = halves.JUDGES[platform]
+    proved = half.firmware in outcomes and outcomes[half.firmware].outcome == "holds"
+    return frozenset(rule for rule in (*half.image, "launch-policy") if proved and rule in outcomes
+                     and outcomes[rule].outcome == "not checked")
 
 
 def _standing(claims: Claims, outcomes: Mapping[str, Finding], reference: Reference,

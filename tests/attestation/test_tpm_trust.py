@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.attestation.case.measurements import PREDICTED_PCRS, Measurements
+from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.measured.first import PREDICTED_PCRS
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm

@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.case import measurements
+from appliance.attestation.measured import first
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509 import walks
 from appliance.attestation.x509.judging.collateral import Collateral
@@ -148,8 +149,8 @@ def test_tdx(tmp_path: Path, tiny_model: Path) -> None:
 def test_a_vtpm_is_at_best_host_trusted(tmp_path: Path, tiny_model: Path) -> None:
     """Without a word for it no prompt goes there; with one, the official client chats, and the verdict stays."""
     zero = ("00" * 32,)
-    tpm = measurements.TpmPrediction.model_validate({
-        "bank": "sha256", "pcrs": {str(number): zero for number in measurements.PREDICTED_PCRS}, "events": (),
+    tpm = first.TpmPrediction.model_validate({
+        "bank": "sha256", "pcrs": {str(number): zero for number in first.PREDICTED_PCRS}, "events": (),
         "golden": ({"machine": "swtpm", "firmware_sha256": zero[0], "pcrs": {"0": zero[0], "7": zero[0]}},)})
     with swtpm.running() as device, running(
             str(device), hardware_server.write(tmp_path, "tpm", tiny_model), tiny_model, tmp_path) as url:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from appliance.attestation.case import measurements
+from appliance.attestation.case.measurements import SourcedMeasurements
 from appliance.attestation.tpm.judging import registers
 from appliance.errors import AttestationError
-from tests.support import expected
+from tests.support import expected, rows
 
 
 def fuzz(data: bytes) -> None:
@@ -17,9 +18,11 @@ def fuzz(data: bytes) -> None:
     if found.to_json() != data:
         raise AssertionError("two texts for one value")
     registers.judge(expected.values(), found)
+    if any(not each.image and bytes.fromhex(each.launch_digest) in found.sev_snp_digests() for each in found.snp_rows()):
+        raise AssertionError("a digest of firmware alone stands for an image")
 
 
 def seeds() -> list[bytes]:
-    """A whole file, and one with nothing that can be absent."""
+    """A whole file of each version, and one with nothing that can be absent."""
     whole = expected.image()
-    return [whole.to_json(), whole.model_copy(update={"sev_snp": (), "tdx": (), "tpm": None}).to_json()]
+    return [SourcedMeasurements.model_validate(rows.whole()).to_json(), whole.to_json(), whole.model_copy(update={"sev_snp": (), "tdx": (), "tpm": None}).to_json()]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.attestation.case.measurements import GOLDEN_PCRS, PREDICTED_PCRS, Golden, Measurements
+from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.measured.first import GOLDEN_PCRS, PREDICTED_PCRS, Golden
 from appliance.attestation.tpm.judging import registers
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import gpt as predict_gpt

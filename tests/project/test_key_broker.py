@@ -19,9 +19,10 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.binding import Build
-from appliance.attestation.case.measurements import PREDICTED_PCRS, Measurements
+from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
 from appliance.attestation.evidence import Provider, ReportWithCollateral
+from appliance.attestation.measured.first import PREDICTED_PCRS
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.collecting.collector import TpmProvider

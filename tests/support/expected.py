@@ -9,6 +9,7 @@ from typing import Any
 
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.measured import first
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +34,7 @@ def document() -> dict[str, Any]:
               {"pcr": 11, "kind": 13, "sha256": digest("section"), "what": "section .linux"}]
     zero = "00" * 32
     pcrs = {str(number): [zero if number in (12, 13) else extended(
-        *(event["sha256"] for event in events if event["pcr"] == number))] for number in measurements.PREDICTED_PCRS}
+        *(event["sha256"] for event in events if event["pcr"] == number))] for number in first.PREDICTED_PCRS}
     return {
         "format": measurements.FORMAT,
         "build": {"version": "0.1.0", "code_sha384": digest("code", 384), "kernels_sha384": None},
@@ -61,4 +62,4 @@ def image() -> Measurements:
 def values(shape: str = "q35-1cpu") -> dict[int, bytes]:
     """Registers as a machine of `shape` shows them when it runs the image."""
     found = {int(name): bytes.fromhex(accepted[0]) for name, accepted in document()["tpm"]["pcrs"].items()}
-    return found | {number: bytes.fromhex(digest(f"{shape} {number}")) for number in measurements.GOLDEN_PCRS}
+    return found | {number: bytes.fromhex(digest(f"{shape} {number}")) for number in first.GOLDEN_PCRS}

@@ -15,7 +15,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.attestation.case.measurements import Golden
+from appliance.attestation.measured.first import Golden
 from appliance.imaging import build
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.qemu import run as boot

@@ -65,7 +65,8 @@ class Judge:
 
     `signer` says in words who signed authentic claims. `launch` is what the launch field must hold
     for a policy digest of 48 bytes; None where there is no such field. `image` names the findings
-    that prove an image, and with its verity root the policy in it. `required` names the rules that
+    that prove an image, and with its verity root the policy in it. `firmware` is the rule that
+    holds where a firmware is proved, and what it booted is not. `required` names the rules that
     must hold for a good verdict, `rules` has the words of those that no other platform has.
     `recognise` gives the kind of a file that is the platform's bare report. `expect` gives the
     expectations that `validate` finds in `Expectations.own`. `names` gives the names of the machine
@@ -90,6 +91,7 @@ class Judge:
     recognise: Callable[[bytes], str | None] = _nothing
     expect: Callable[[Measurements], Any] = _nothing
     names: Callable[[Any, Expectations], Names] = _nameless
+    firmware: str = ""
     concluded: Callable[[Any, Findings, Findings, ClientTerms], Findings] = _together
     remarks: Callable[[Policy], Findings] = _no_remarks
     endorsement: Callable[[Any, ChallengeOutcome | None], bytes | None] = _no_endorsement

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from appliance.attestation.binding import describe
 from appliance.attestation.case import event_log, reading
-from appliance.attestation.case.measurements import GOLDEN_PCRS, Golden
+from appliance.attestation.measured.first import GOLDEN_PCRS, Golden
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.judging import verify
 from appliance.codec.canonical import canonical

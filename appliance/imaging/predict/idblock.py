@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from appliance.attestation.case.measurements import IdBlock
+from appliance.attestation.measured.fields import IdBlock
 from appliance.errors import ImageError
 
 VERSION, ECDSA_P384_SHA384, CURVE_P384 = 1, 1, 2

@@ -28,7 +28,8 @@ from pydantic import ValidationError
 from appliance.attestation import keyfile
 from appliance.attestation.binding import Build, describe
 from appliance.attestation.case import measurements
-from appliance.attestation.case.measurements import Golden, Measurements, SnpPrediction, TdxPrediction, TpmPrediction
+from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.measured.first import Golden, SnpPrediction, TdxPrediction, TpmPrediction
 from appliance.errors import ImageError
 from appliance.imaging.predict import firmware as predict_firmware
 from appliance.imaging.predict import gpt, idblock

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.attestation.case.measurements import PREDICTED_PCRS, ZERO_PCRS, PcrEvent, TpmPrediction
+from appliance.attestation.measured.first import PREDICTED_PCRS, ZERO_PCRS, PcrEvent, TpmPrediction
 from appliance.imaging.predict.uki import MEASURED, Uki
 
 EV_SEPARATOR, EV_EVENT_TAG, EV_IPL = 0x4, 0x6, 0xD

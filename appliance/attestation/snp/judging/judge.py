@@ -84,7 +84,10 @@ def _recognise(data: bytes) -> str | None:
 def expect(measurements: Measurements, expected: SnpExpectations | None = None) -> SnpExpectations:
     """`expected` with the image's launch digests; an image without any accepts no SEV-SNP report.
     """
-    return replace(expected or SnpExpectations(), measurements=measurements.sev_snp_digests())
+    rows = measurements.snp_rows()
+    return replace(expected or SnpExpectations(), measurements=measurements.sev_snp_digests(), firmware={
+        bytes.fromhex(each.launch_digest): f"{each.vmm}, {each.vcpus} vCPUs, source {each.source}"
+        for each in rows if not each.image})
 
 
 def _concluded(_claims: SnpClaims, common: tuple[Finding, ...], own: tuple[Finding, ...],
@@ -97,7 +100,7 @@ def _with_shapes(finding: Finding, measurements: Measurements | None) -> Finding
     predicted."""
     if finding.rule != "measurement" or finding.outcome != "fails" or measurements is None:
         return finding
-    shapes = sorted({each.vcpus for each in measurements.sev_snp})
+    shapes = sorted({each.vcpus for each in measurements.snp_rows()})
     told = f"predicted for {', '.join(map(str, shapes))} vCPUs" if shapes else "none is predicted"
     return Finding(finding.rule, finding.outcome, f"{finding.detail}; {told}")
 
@@ -111,5 +114,5 @@ def _remarks(policy: Policy) -> tuple[Finding, ...]:
 JUDGE = Judge(
     _verify, by_time(_validate), _signer, LAUNCH.value, image=("measurement",),
     required=("measurement", "launch-policy", "revocation"), rules=RULES, recognise=_recognise, expect=expect,
-    names=names,
+    names=names, firmware="firmware",
     concluded=_concluded, remarks=_remarks, fields=FIELDS, quiet=QUIET)

@@ -25,6 +25,7 @@ QUIET = frozenset({"report-data", "host-data", "family-id", "image-id", "id-key"
 
 RULES = (
     Rule("product", "the chip is of a product line that the policy allows", "instance-identity"),
+    Rule("firmware", "the guest was launched with a firmware that the measurements name", "executables", quiet=True),
     Rule("root-seed", "the keys of the chip's product line are known to its chips alone", "instance-identity"),
     Rule("alias-check", "memory was checked for aliases, if the policy demands it", "configuration"),
     Rule("tsme", "memory outside of guests is encrypted, if the policy demands it", "configuration"),

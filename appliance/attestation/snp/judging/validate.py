@@ -6,8 +6,8 @@ allows debugging is signed by AMD's keys all the same, and fails here.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding, judged, one_of, same
@@ -17,6 +17,7 @@ from appliance.attestation.snp.judging.verify import SnpClaims
 from appliance.attestation.trust import amd
 from appliance.policy.schema.platform import ISSUED_AS, LineTcb, Requirements, SevSnp
 
+FIRMWARE_ALONE = "the launch digest covers the firmware alone: what it booted is not in it"
 _SHOWN_FROM = 5  # the version of reports with mitigation vectors, PAGE_SWAP_DISABLE and TIO_EN (56860, 1.58)
 
 
@@ -25,7 +26,8 @@ class SnpExpectations:
     """The expectations of a report beyond the policy's `evidence` block. None is not checked.
 
     Sizes in bytes: `report_data` 64, `host_data` 32, each of `measurements` 48, `family_id` and
-    `image_id` 16.
+    `image_id` 16. `firmware`: launch digests of a firmware alone, which say nothing of an image,
+    each with its row in words.
     """
 
     report_data: bytes | None = None
@@ -33,11 +35,21 @@ class SnpExpectations:
     measurements: Collection[bytes] | None = None
     family_id: bytes | None = None
     image_id: bytes | None = None
+    firmware: Mapping[bytes, str] = field(default_factory=dict)
 
 
 def _version(text: str) -> tuple[int, int]:
     major, _, minor = text.partition(".")
     return int(major), int(minor or 0)
+
+
+def _launched(measurement: bytes, expected: SnpExpectations) -> list[Finding]:
+    """Judge the launch digest. One that covers firmware alone never satisfies the demand for an
+    image."""
+    told = expected.firmware.get(measurement)
+    if told is None:
+        return [one_of("measurement", measurement, expected.measurements)]
+    return [Finding("measurement", "not checked", FIRMWARE_ALONE), Finding("firmware", "holds", told)]
 
 
 def _tcb(rule: str, found: SnpTcb, floor: LineTcb | None) -> Finding:
@@ -250,7 +262,7 @@ def validate(claims: SnpClaims, expected: SnpExpectations, policy: Requirements,
     """Judge every rule of `policy` and every expectation on authentic claims."""
     report = claims.report
     return (
-        one_of("measurement", report.measurement, expected.measurements),
+        *_launched(report.measurement, expected),
         same("report-data", report.report_data, expected.report_data),
         same("host-data", report.host_data, expected.host_data),
         same("family-id", report.family_id, expected.family_id),

@@ -98,7 +98,8 @@ def _recognise(data: bytes) -> str | None:
 def expect(measurements: Measurements, expected: TdxExpectations | None = None) -> TdxExpectations:
     """`expected` with the image's MRTDs and the RTMRs that are predicted; an image without any
     accepts no TDX quote."""
-    return replace(expected or TdxExpectations(), mr_tds=measurements.tdx_mrtds(), rtmrs=measurements.tdx_rtmrs())
+    return replace(expected or TdxExpectations(), mr_tds=measurements.tdx_mrtds(), rtmrs=measurements.tdx_rtmrs(),
+                   rows=measurements.tdx_rows())
 
 
 JUDGE = Judge(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding, judged, one_of, same
+from appliance.attestation.measured.second import TdxRow
 from appliance.attestation.tdx import abi
 from appliance.attestation.tdx.abi import TdReport
 from appliance.attestation.tdx.judging.levels import CONFIGURATION, OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, UP_TO_DATE
@@ -22,16 +23,32 @@ class TdxExpectations:
     """The expectations of a quote beyond the policy's `evidence` block. None is not checked.
 
     Sizes in bytes: `report_data` 64, the rest 48. `rtmrs`: register number to the values that are
-    accepted.
+    accepted. `rows`, if any, stand for `rtmrs`: the quote must show one of them whole.
     """
 
     report_data: bytes | None = None
     mr_config_id: bytes | None = None
     mr_tds: Collection[bytes] | None = None
     rtmrs: Mapping[int, Collection[bytes]] = field(default_factory=dict)
+    rows: tuple[TdxRow, ...] | None = None
     mr_owner: bytes | None = None
     mr_owner_config: bytes | None = None
     xfam: int | None = None
+
+
+def _registers(body: TdReport, expected: TdxExpectations) -> list[Finding]:
+    """Judge the RTMRs. With rows, only those count that cover the image and have the quote's MRTD,
+    and of these one must have all registers."""
+    if expected.rows is None:
+        return [one_of(f"rtmr{number}", body.rtmr[number], expected.rtmrs.get(number)) for number in range(4)]
+    left = [row for row in expected.rows if row.image and row.mrtd == body.mr_td.hex()]
+    found = []
+    for number, value in enumerate(body.rtmr):
+        wanted = {row.rtmr[number] for row in left}
+        known = None if not left or None in wanted else [bytes.fromhex(each or "") for each in wanted]
+        found.append(one_of(f"rtmr{number}", value, known))
+        left = [row for row in left if row.rtmr[number] in (None, value.hex())] or left
+    return found
 
 
 def _attributes(claims: TdxClaims, policy: Requirements) -> list[Finding]:
@@ -138,7 +155,7 @@ def validate(claims: TdxClaims, expected: TdxExpectations, policy: Requirements,
     body = claims.quote.body
     return (
         one_of("mrtd", body.mr_td, expected.mr_tds),
-        *(one_of(f"rtmr{number}", body.rtmr[number], expected.rtmrs.get(number)) for number in range(4)),
+        *_registers(body, expected),
         same("report-data", body.report_data, expected.report_data),
         same("mrconfigid", body.mr_config_id, expected.mr_config_id),
         same("mrowner", body.mr_owner, expected.mr_owner),

@@ -12,8 +12,9 @@ import hmac
 from collections.abc import Iterable, Mapping
 
 from appliance.attestation.case.event_log import EV_NO_ACTION, Event
-from appliance.attestation.case.measurements import GOLDEN_PCRS, Measurements, PcrEvent, TpmPrediction
+from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.findings import Finding, judged, one_of
+from appliance.attestation.measured.first import GOLDEN_PCRS, PcrEvent, TpmPrediction
 from appliance.policy.digest import POLICY_PCR, policy_pcr
 
 NOT_PREDICTED = "the measurements hold no TPM prediction of this image"
