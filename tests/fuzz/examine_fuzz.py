@@ -26,9 +26,12 @@ from tests.support import envelopes, fake_tpm, provider_envelopes
 from tests.support.envelopes import AMD, INTEL
 from tests.support.fake_amd import NOW
 from tests.support.fake_intel import dice_certificate
+from tests.support.fake_nitro import FakeNitro
 from tests.support.vectors import VECTORS
 
-ROOTS = Roots(amd=AMD.roots, intel=INTEL.pins["root"], intel_der=INTEL.pins["root_der"])
+NITRO = FakeNitro()
+ROOTS = Roots(amd=AMD.roots, intel=INTEL.pins["root"], intel_der=INTEL.pins["root_der"],
+              others=NITRO.roots.others)
 LARGEST = 8 << 10  # bytes of a real file that is a seed: longer ones make each input slow
 _TPM = b"\xff\x54\x43\x47"
 
@@ -106,5 +109,6 @@ def seeds() -> list[bytes]:
         *(_json(envelopes.azure_tdx(version)) for version in (0, 1)), _json(envelopes.tpm()), _json(envelopes.tsm()),
         _json({"platform": "az-snp", "evidence": envelopes.azure_snp()}), envelopes.dstack(),
         envelopes.dstack(tdx=False), _json(envelopes.dstack_json()), *map(_json, provider_envelopes.every()),
-        provider_envelopes.token(), b"{}", b"-----BEGIN CERTIFICATE-----\n",
+        provider_envelopes.token(), NITRO.document(), b"\x00\x04" + envelopes.sized(NITRO.document()), b"{}",
+        b"-----BEGIN CERTIFICATE-----\n",
         *_buried(quote, AMD.report())]

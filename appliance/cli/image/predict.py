@@ -41,6 +41,8 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     make.add_argument("--guest-policy", metavar="BITS", type=numbers.bits, default=idblock.STRICT_POLICY,
                       help="SEV-SNP: guest policy in ID blocks (default: 0x20000: no SMT, migration or debugging)")
     make.add_argument("--tdx-firmware", metavar="FILE", type=Path, help="TDX: firmware, as OVMF.fd of trixie's ovmf")
+    make.add_argument("--nitrotpm", action="store_true", help="also the registers of a NitroTPM on EC2, in a file of "
+                      "version 2")
     make.add_argument("--json", action="store_true", help="print the measurements as JSON")
     summary = "keep PCR 0 and 7 of a machine that you trust, as golden values"
     keep = actions.add_parser("record", help=summary, description=summary)
@@ -66,7 +68,8 @@ def _predict(args: argparse.Namespace) -> int:
         args.firmware, tuple(args.vcpus), args.cpu_model, _p384(args.id_key), _p384(args.author_key), args.guest_policy)
     key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     found = predict.predict(predict.Options(
-        args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden), key))
+        args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden),
+        args.nitrotpm, key))
     print(found.to_json().decode() if args.json else "\n".join(_told(found, args.image, signed=key is not None)))
     return 0
 
@@ -95,6 +98,9 @@ def _told(found: Measurements, folder: Path, *, signed: bool) -> list[str]:
         "tdx         not predicted: no --tdx-firmware given"]
     lines += [f"            not verified: {note}" for note in (found.tdx[0].unverified if found.tdx else ())]
     lines += _told_tpm(found)
+    nitro = found.nitro_prediction()
+    lines += [] if nitro is None else [f"nitro pcr {number:2d}  {value.hex()}" for number, values in sorted(
+        nitro.accepted().items()) for value in values]
     return [*lines, f"{folder / predict.OUTPUT}: {'signed' if signed else 'NOT SIGNED (--key)'}"]
 
 

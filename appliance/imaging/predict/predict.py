@@ -28,8 +28,10 @@ from pydantic import ValidationError
 from appliance.attestation import keyfile
 from appliance.attestation.binding import Build, describe
 from appliance.attestation.case import measurements
-from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.case.measurements import Measurements, SourcedMeasurements
+from appliance.attestation.measured import second
 from appliance.attestation.measured.first import Golden, SnpPrediction, TdxPrediction, TpmPrediction
+from appliance.attestation.measured.nitro import NitroPrediction
 from appliance.errors import ImageError
 from appliance.imaging.predict import firmware as predict_firmware
 from appliance.imaging.predict import gpt, idblock
@@ -67,6 +69,7 @@ class Options:
     snp: Snp | None = None
     tdx_firmware: Path | None = None
     golden: tuple[Golden, ...] = ()
+    nitro: bool = False
     key: Ed25519PrivateKey | None = field(default=None, repr=False)
 
 
@@ -82,8 +85,18 @@ def predict(options: Options) -> Measurements:
     log = predict_tpm.events(uki, gpt.event(options.folder / "disk.raw"))
     found = _assembled(document, files, sev_snp=_sev_snp(options.snp, uki.pe.data), tdx=_tdx(options.tdx_firmware, log),
                        tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}))
+    if options.nitro:
+        found = _with_nitro(found, predict_tpm.nitro(log))
     write(options.folder, found, options.key)
     return found
+
+
+def _with_nitro(found: Measurements, registers: NitroPrediction) -> Measurements:
+    """The measurements as a file of version 2, which has the registers of a NitroTPM."""
+    return SourcedMeasurements(
+        format=measurements.SECOND, build=found.build, image=found.image, policy_sha384=found.policy_sha384,
+        sev_snp=found.snp_rows(), tdx=found.tdx_rows() or tuple(map(second.tdx_row, found.tdx)), tpm=found.tpm,
+        nitro=registers)
 
 
 def write(folder: Path, found: Measurements, key: Ed25519PrivateKey | None) -> None:

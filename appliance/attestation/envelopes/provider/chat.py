@@ -32,7 +32,7 @@ def read(found: Members) -> EnvelopeParts:
     report = _report(found)
     if not isinstance(report.get("intel_quote"), str):
         raise UnsupportedEvidenceError(f"{_WHAT}: {_FLEET} has reports of several machines, and none comes first",
-                                       code="envelope-platform", hint="take each report out and examine it alone")
+                                       code="envelope-platform", hint="take each report out, and examine it by itself")
     events = _events(report)
     judged = {"intel_quote", *_TOLD, *(["event_log"] if events else [])}
     others = [*(name for name in report if name not in judged), *(name for name in found if report is not found)]

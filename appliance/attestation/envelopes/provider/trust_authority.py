@@ -2,7 +2,7 @@
 
     {"tdx": {"quote": "BAAC...", "verifier_nonce": {"val": "...", "iat": "...", "signature": "..."}}}
 
-Older clients send the inner object alone. The nonce and the data are in the quote's report data by
+Older clients send only the inner object. The nonce and the data are in the quote's report data by
 a hash that Intel's service computes; nothing here does.
 """
 
