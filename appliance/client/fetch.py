@@ -25,6 +25,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import keyfile
+from appliance.attestation.google import endorsement
 from appliance.attestation.x509.judging import revocation
 from appliance.attestation.x509.judging.collateral import MAX_FILE_BYTES, Collateral
 from appliance.attestation.x509.judging.requests import Request
@@ -228,7 +229,7 @@ def kept_until(request: Request, folder: Path, at: datetime) -> datetime | None:
     """When what an earlier fetch kept of a request ends; None where it is due at that time: absent,
     not what was asked for, or near its end."""
     file = folder / request.file
-    if not file.is_file():
+    if not file.is_file() or request.kind == "endorsement":  # Google may amend it, and it is small
         return None
     try:
         fetched = FetchResult(_read(file), _beside(file))
@@ -248,6 +249,8 @@ def kept_until(request: Request, folder: Path, at: datetime) -> datetime | None:
 
 def check(fetched: FetchResult, request: Request) -> bytes:
     """The chain in PEM of an answer that is what was asked for. Raises UncheckedEvidenceError."""
+    if request.kind == "endorsement":
+        return _endorsement(fetched, request)
     found, chain = Collateral(), Collateral()
     known = found.add(fetched.body, request.file)
     count = {"certificates": len(found.certificates), "list": len(found.crls), "json": len(found.answers)}
@@ -262,4 +265,14 @@ def check(fetched: FetchResult, request: Request) -> bytes:
     return b"".join(each.public_bytes(Encoding.PEM) for each in chain.certificates)
 
 
-_KINDS = {"certificates": "a certificate", "list": "a revocation list", "json": "Intel's JSON"}
+def _endorsement(fetched: FetchResult, request: Request) -> bytes:
+    """Google's protocol buffer, which has its certificates in it."""
+    try:
+        endorsement.shaped(fetched.body)
+    except AttestationError as error:
+        raise failed(f"{request.url}: the answer is not {_KINDS[request.kind]} ({error.summary})") from None
+    return b""
+
+
+_KINDS = {"certificates": "a certificate", "list": "a revocation list", "json": "Intel's JSON",
+          "endorsement": "an endorsement of Google's"}

@@ -4,12 +4,13 @@ is believed yet."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cryptography import x509
 
 from appliance import platforms
 from appliance.attestation.case import certified, reading
+from appliance.attestation.google import requests
 from appliance.attestation.judge import recognise
 from appliance.attestation.snp import table as snp_table
 from appliance.attestation.snp.judging import abi as snp_abi
@@ -43,15 +44,35 @@ class Needs:
         return [request for group in self.wanted for request in group]
 
 
-def of(data: bytes, *, early: bool = False) -> Needs:
-    """The requests that evidence needs; with `early`, for Intel's next standard documents. Raises
-    AttestationError where it is malformed, or of a kind that needs none."""
+def of(data: bytes, *, early: bool = False, google: bool = False) -> Needs:
+    """The requests that evidence needs; with `early`, for Intel's next standard documents, with
+    `google`, also for Google's endorsement of the firmware. Raises AttestationError where it is
+    malformed, or of a kind that needs none."""
     found = _of(data, early=early)
+    if google:
+        launch = launch_value(data)
+        asked = requests.of_tdx(launch) if found.kind.startswith(tdx_judge.KIND) else requests.of_snp(launch)
+        found = replace(found, wanted=(*found.wanted, *((each,) for each in asked)))
     if early and not any(request.kind == "json" for request in found.all()):
         raise UnsupportedEvidenceError(
             f"{found.kind}: only Intel has documents of an early update", code="collateral-none",
             hint="without --update early the standard ones are fetched")
     return found
+
+
+def launch_value(data: bytes) -> bytes:
+    """MRTD or launch digest of evidence, of which nothing is verified."""
+    kind = recognise.recognise(data)
+    if kind == recognise.APPLIANCE:
+        data = reading.parse(data).report_bytes()
+        kind = recognise.recognise(data)
+    if kind == tdx_judge.KIND:
+        return tdx_abi.parse(tdx_abi.split(data)[0]).body.mr_td
+    if kind == snp_judge.KIND:
+        return snp_abi.parse(snp_table.split(data)[0]).measurement
+    raise UnsupportedEvidenceError(
+        f"{kind or 'not recognised as evidence'}: Google endorses firmware of TDX quotes and SEV-SNP reports",
+        code="collateral-none", hint="without --gce the vendor's own documents are fetched")
 
 
 def _of(data: bytes, *, early: bool) -> Needs:

@@ -116,7 +116,7 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
         with steps.step("initrd") as step:
             cmdline = " ".join([*recipe.words, *options.words, f"roothash={sealed.root_hash}",
                                 f"verity.blocks={sealed.data_blocks}", f"verity.salt={sealed.salt}"])
-            kernel = linux.read(work / "boot", recipe.modules_required, _optional_modules(options))
+            kernel = linux.read(work / "boot", recipe.modules_required, optional_modules(options))
             init = programs.compile_init(tools, recipe.file("init/init.c"))
             packed = initrd.pack(init, kernel, cmdline)
             step.detail = f"{len(packed) / 1e6:.2f} MB, {len(kernel.required) + len(kernel.optional)} modules"
@@ -156,12 +156,15 @@ def _gate(options: Options, tools: Toolchain, place: uki.Place) -> bytes:
         place.address, place.entry, tpm="tpm" in let, td="td" in let))
 
 
-def _optional_modules(options: Options) -> tuple[str, ...]:
-    """An image with a policy has no module for a listener that it lacks."""
-    wanted = options.policy is None or any(
-        listener.kind == "vsock" or listener.transport == "vsock"
-        for listener in options.policy.policy.service.listeners)
-    return (*options.recipe.modules_optional, *(options.recipe.modules_vsock if wanted else ()))
+def optional_modules(options: Options) -> tuple[str, ...]:
+    """An image with a policy has no module for a listener that it lacks, and only one for Google's
+    machines has a module for their network card."""
+    policy, recipe = None if options.policy is None else options.policy.policy, options.recipe
+    wanted = policy is None or any(listener.kind == "vsock" or listener.transport == "vsock"
+                                   for listener in policy.service.listeners)
+    google = policy is not None and policy.tee.evidence.gce is not None
+    return (*recipe.modules_optional, *(recipe.modules_vsock if wanted else ()),
+            *(recipe.modules_gce if google else ()))
 
 
 def _root_image(tools: Toolchain, tree: Tree, image: Path, epoch: int) -> verity.Verity:

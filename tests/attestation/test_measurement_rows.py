@@ -181,3 +181,24 @@ def test_each_way_round_an_mrtd(tmp_path: Path, tdxs: list[dict[str, Any]], fiel
     finally:
         server.stop()
     assert (status, code) == (found.status, found.code), found
+
+
+@pytest.mark.parametrize(("row", "status", "failed"), [
+    (rows.endorsed(fake.MRTD, None, *fake.RTMRS[1:3], None, svn=3), VERIFIED, []),
+    (rows.endorsed(fake.MRTD, None, *fake.RTMRS[1:3], None, svn=2), NOT_MET, ["gce-svn"]),
+    (rows.tdx(fake.MRTD, None, *fake.RTMRS[1:3], None), NOT_MET, ["gce-svn"])])
+def test_a_policy_that_demands_google_s_endorsement(tmp_path: Path, row: dict[str, Any], status: str,
+                                                    failed: list[str]) -> None:
+    """`tee.evidence.gce` on a TD: an endorsed firmware of the version that is asked for, or none."""
+    intel = FakeIntel()
+    path = fake.write_policy(tmp_path, "tdx", evidence="gce {\n min_svn = 3\n }")
+    path.write_text(path.read_text().replace("schema = 1", "schema = 2"))
+    policy = load(path)
+    server = FakeAppliance(fake.attestor(fake.TdxSource(intel, policy.digest, {}), policy), tmp_path)
+    roots = Roots(intel=intel.pins["root"], intel_der=intel.pins["root_der"])
+    try:
+        found = fake.verifier(path, known=rows.measured([], [row]), roots=roots,
+                              collateral=intel.collateral()).verify(server.url)
+    finally:
+        server.stop()
+    assert (status, failed) == (found.status, [each.rule for each in found.findings if each.outcome == "fails"])

@@ -51,6 +51,7 @@ OPTIONS = [  # words, option, what is allowed, the nearest values that are not
     (KUBEVIRT, "--replicas", "1 to 2147483647", ["0", "2147483648"]),
     ([*SEAL, "--key-version", "1"], "--pcrs", "0 to 23", ["24", "4,,9", "4,24"]),
     (["image", "predict", "DIR"], "--vcpus", "1 to 512", ["0", "513", "1,,2", "1,0"]),
+    (["image", "predict", "DIR"], "--gce-ram", "4 to 65536", ["3", "65537", "16,,32", "x"]),
 ]
 DECIMAL = [
     (CONNECT, "--life", "0 to 31536000", ["-1", "31536001", "1e400", "-0.5", ".", "e5", "1e"]),

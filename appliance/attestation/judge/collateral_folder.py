@@ -13,6 +13,8 @@ from appliance.attestation.x509.judging.collateral import MAX_FILE_BYTES, MAX_FI
 from appliance.codec.printable import plain
 from appliance.errors import UncheckedEvidenceError
 
+ENDORSEMENT = ".binarypb"  # Google's word on a firmware, which `image predict` reads
+
 
 def load(folder: Path) -> Collateral:
     """Everything in a folder that is collateral, without its sub-folders, in the order of file
@@ -36,7 +38,7 @@ def load(folder: Path) -> Collateral:
         except OSError as error:
             found.problems.append(UncheckedEvidenceError(f"{path.name} cannot be read: {error.strerror}"))
             continue
-        if not found.add(data, path.name) and recognise.recognise(data) is None:
+        if not found.add(data, path.name) and path.suffix != ENDORSEMENT and recognise.recognise(data) is None:
             found.ignored.append((path.name, _reason(data)))
     found.ignored += [(path.name, f"not read: {MAX_FILES} files are") for path in paths[MAX_FILES:]]
     found.ignored += [(path.name, "a folder, and only files are read") for path in folders]

@@ -12,9 +12,10 @@ from appliance.attestation.x509 import walks
 
 def with_roots(certificates: Sequence[bytes]) -> Roots:
     """The vendors' roots and these (PEM or DER): `ARK-<product>` stands for AMD's of that product,
-    a name that begins with `Intel` for Intel's, any other above attestation keys of TPMs. Raises
-    MalformedEvidenceError."""
+    a name that begins with `Intel` for Intel's, `GCE-cc-tcb-root` for the one above Google's
+    endorsements, any other above attestation keys of TPMs. Raises MalformedEvidenceError."""
     amd, tpm, intel, intel_der = dict(VENDORS.amd), dict(VENDORS.tpm), VENDORS.intel, VENDORS.intel_der
+    others = dict(VENDORS.others)
     for data in certificates:
         certificate = walks.load(data, "root")[0]
         name, fingerprint = walks.name_of(certificate), walks.fingerprint(certificate)
@@ -22,6 +23,8 @@ def with_roots(certificates: Sequence[bytes]) -> Roots:
             amd[name.removeprefix("ARK-")] = fingerprint
         elif name.startswith("Intel"):
             intel, intel_der = fingerprint, certificate.public_bytes(Encoding.DER)
+        elif name.startswith("GCE-cc-tcb-root"):
+            others["gce"] = fingerprint
         else:
             tpm[fingerprint] = name
-    return Roots(amd, intel, intel_der, tpm)
+    return Roots(amd, intel, intel_der, tpm, others)

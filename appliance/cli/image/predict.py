@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.attestation import keyfile
 from appliance.attestation.case.measurements import Measurements
-from appliance.cli import numbers, passphrase
+from appliance.attestation.google import endorsement
+from appliance.cli import numbers, passphrase, verifying
 from appliance.errors import ImageError
+from appliance.imaging.google import machine
+from appliance.imaging.google.machine import GoogleMachines
+from appliance.imaging.predict import clouds, idblock, predict
 from appliance.imaging.predict import golden as predict_golden
-from appliance.imaging.predict import idblock, predict
 from appliance.imaging.predict import snp as predict_snp
 from appliance.imaging.qemu import run
 from appliance.imaging.qemu.machine import FIRMWARE
@@ -43,6 +48,20 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     make.add_argument("--tdx-firmware", metavar="FILE", type=Path, help="TDX: firmware, as OVMF.fd of trixie's ovmf")
     make.add_argument("--nitrotpm", action="store_true", help="also the registers of a NitroTPM on EC2, in a file of "
                       "version 2")
+    make.add_argument("--vmm", choices=("qemu", *clouds.LAYOUTS), default="qemu",
+                      help="SEV-SNP: who lays out the launch; a cloud's digest covers the firmware alone "
+                      "(default: qemu)")
+    google = make.add_argument_group("Google's machines")
+    google.add_argument("--gce-endorsement", metavar="FILE", type=Path,
+                        help=f"Google's endorsement of the firmware; {endorsement.ROOT_FILE} is looked for beside it")
+    google.add_argument("--gce-firmware", metavar="FILE", type=Path, help="that firmware; for RTMR 0")
+    google.add_argument("--gce-log", metavar="FILE", type=Path, help="the CCEL of a machine; for RTMR 0")
+    google.add_argument("--gce-ram", metavar="GIB,GIB", type=numbers.listed(4, 1 << 16, "16,32"), default=(),
+                        help="the machines' memory, such as 16,32; for RTMR 0")
+    google.add_argument("--at", metavar="TIME", type=verifying.time,
+                        help="judge the endorsement's certificates by this time (default: now)")
+    google.add_argument("--unsafe-root", metavar="CERT", type=Path, action="append", default=[],
+                        help="for tests only: believe another root above endorsements")
     make.add_argument("--json", action="store_true", help="print the measurements as JSON")
     summary = "keep PCR 0 and 7 of a machine that you trust, as golden values"
     keep = actions.add_parser("record", help=summary, description=summary)
@@ -64,14 +83,30 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _predict(args: argparse.Namespace) -> int:
     if args.firmware is None and (args.id_key or args.author_key):
         raise ImageError("an ID block is of a SEV-SNP launch", hint="name the firmware: --firmware OVMF.amdsev.fd")
+    if args.vmm != "qemu" and (args.firmware is None or args.id_key or args.author_key):
+        raise ImageError(f"--vmm {args.vmm}: needs the cloud's firmware, and such a launch has no ID block",
+                         hint="name the firmware that the cloud publishes: --firmware FILE")
     snp = None if args.firmware is None else predict.Snp(
-        args.firmware, tuple(args.vcpus), args.cpu_model, _p384(args.id_key), _p384(args.author_key), args.guest_policy)
+        args.firmware, tuple(args.vcpus), args.cpu_model, _p384(args.id_key), _p384(args.author_key), args.guest_policy,
+        None if args.vmm == "qemu" else args.vmm)
     key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     found = predict.predict(predict.Options(
-        args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden),
-        args.nitrotpm, key))
+        args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden), key,
+        _google(args), args.nitrotpm))
     print(found.to_json().decode() if args.json else "\n".join(_told(found, args.image, signed=key is not None)))
     return 0
+
+
+def _google(args: argparse.Namespace) -> predict.CloudRows | None:
+    """Return what makes rows of Google's machines."""
+    if args.gce_endorsement is None:
+        if args.gce_firmware or args.gce_log or args.gce_ram:
+            raise ImageError("Google's machines are predicted by its endorsement of their firmware",
+                             hint="fetch it: appliance collateral fetch EVIDENCE -o DIR --gce")
+        return None
+    root = verifying.roots(args.unsafe_root).others.get("gce", endorsement.ROOT)
+    return partial(machine.rows, GoogleMachines(
+        args.gce_endorsement, args.at or datetime.now(UTC), args.gce_firmware, args.gce_log, tuple(args.gce_ram), root))
 
 
 def _record(args: argparse.Namespace) -> int:
@@ -91,10 +126,10 @@ def _record(args: argparse.Namespace) -> int:
 def _told(found: Measurements, folder: Path, *, signed: bool) -> list[str]:
     """Print the predictions, and plainly what was not predicted."""
     lines = [f"policy      {found.policy_sha384 or 'given at launch'}"]
-    lines += [f"sev-snp     {each.launch_digest}  {each.vcpus} x {each.cpu_model}"
-              f"{', ID block' if each.id_block else ''}" for each in found.sev_snp] or [
-        "sev-snp     not predicted: no --firmware given"]
-    lines += [f"tdx mrtd    {each.mrtd}  page order: {each.page_order}" for each in found.tdx] or [
+    lines += [f"sev-snp     {each.launch_digest}  {each.vcpus} x {each.cpu_model or each.vmm}"
+              f"{', ID block' if each.id_block else ''}{'' if each.image else ', FIRMWARE ALONE'}"
+              for each in found.snp_rows()] or ["sev-snp     not predicted: no --firmware given"]
+    lines += [f"tdx mrtd    {each.mrtd}  page order: {each.page_order or 'not computed'}" for each in found.tdx] or [
         "tdx         not predicted: no --tdx-firmware given"]
     lines += [f"            not verified: {note}" for note in (found.tdx[0].unverified if found.tdx else ())]
     lines += _told_tpm(found)

@@ -1,3 +1,3 @@
 """Measurements that an image will have, computed before it boots."""
 
-__all__ = ["golden", "idblock", "predict", "snp"]
+__all__ = ["clouds", "firmware", "golden", "idblock", "predict", "snp", "tdx", "tpm"]

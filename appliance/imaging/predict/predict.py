@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,14 @@ from pydantic import ValidationError
 from appliance.attestation import keyfile
 from appliance.attestation.binding import Build, describe
 from appliance.attestation.case import measurements
-from appliance.attestation.case.measurements import Measurements, SourcedMeasurements
+from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.measured import second
 from appliance.attestation.measured.first import Golden, SnpPrediction, TdxPrediction, TpmPrediction
 from appliance.attestation.measured.nitro import NitroPrediction
+from appliance.attestation.measured.second import FIRMWARE, SnpRow, TdxRow
 from appliance.errors import ImageError
+from appliance.imaging.predict import clouds, gpt, idblock
 from appliance.imaging.predict import firmware as predict_firmware
-from appliance.imaging.predict import gpt, idblock
 from appliance.imaging.predict import snp as predict_snp
 from appliance.imaging.predict import tdx as predict_tdx
 from appliance.imaging.predict import tpm as predict_tpm
@@ -45,6 +46,7 @@ from appliance.policy import inputfile
 
 OUTPUT, SIGNATURE = "measurements.json", "measurements.json.sig"
 GUEST_FEATURES = 1  # SEV_FEATURES: SNP active, nothing else
+CloudRows = Callable[[Sequence[predict_tpm.Event]], tuple[tuple[TdxRow, ...], tuple[SnpRow, ...]]]
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -58,19 +60,21 @@ class Snp:
     id_key: ec.EllipticCurvePrivateKey | None = None
     author_key: ec.EllipticCurvePrivateKey | None = None
     guest_policy: int = idblock.STRICT_POLICY
+    vmm: clouds.Vmm | None = None  # a cloud's layout, which covers the firmware alone; None: QEMU's
 
 
 @dataclass(frozen=True)
 class Options:
     """Which image, and for which machines. Without firmware nothing is predicted for SEV-SNP and
-    TDX."""
+    TDX. `cloud` gives a cloud's own rows, from the events of the boot."""
 
     folder: Path
     snp: Snp | None = None
     tdx_firmware: Path | None = None
     golden: tuple[Golden, ...] = ()
-    nitro: bool = False
     key: Ed25519PrivateKey | None = field(default=None, repr=False)
+    cloud: CloudRows | None = field(default=None, repr=False)
+    nitro: bool = False
 
 
 def predict(options: Options) -> Measurements:
@@ -82,21 +86,20 @@ def predict(options: Options) -> Measurements:
     files = checked_files(options.folder, document)
     uki = predict_uki.parse((options.folder / "appliance.efi").read_bytes())
     _consistent(options.folder, document, uki)
-    log = predict_tpm.events(uki, gpt.event(options.folder / "disk.raw"))
-    found = _assembled(document, files, sev_snp=_sev_snp(options.snp, uki.pe.data), tdx=_tdx(options.tdx_firmware, log),
-                       tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}))
-    if options.nitro:
-        found = _with_nitro(found, predict_tpm.nitro(log))
+    log = boot(options.folder, uki)
+    td_rows, launch_rows = ((), ()) if options.cloud is None else options.cloud(log)
+    found = _assembled(document, files, sev_snp=(*_sev_snp(options.snp, uki.pe.data), *launch_rows),
+                       tdx=(*_tdx(options.tdx_firmware, log), *td_rows),
+                       tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}),
+                       nitro=predict_tpm.nitro(log) if options.nitro else None)
     write(options.folder, found, options.key)
     return found
 
 
-def _with_nitro(found: Measurements, registers: NitroPrediction) -> Measurements:
-    """The measurements as a file of version 2, which has the registers of a NitroTPM."""
-    return SourcedMeasurements(
-        format=measurements.SECOND, build=found.build, image=found.image, policy_sha384=found.policy_sha384,
-        sev_snp=found.snp_rows(), tdx=found.tdx_rows() or tuple(map(second.tdx_row, found.tdx)), tpm=found.tpm,
-        nitro=registers)
+def boot(folder: Path, uki: Uki | None = None) -> list[predict_tpm.Event]:
+    """Return the events of a boot from the image's disk."""
+    uki = uki or predict_uki.parse((folder / "appliance.efi").read_bytes())
+    return predict_tpm.events(uki, gpt.event(folder / "disk.raw"))
 
 
 def write(folder: Path, found: Measurements, key: Ed25519PrivateKey | None) -> None:
@@ -152,10 +155,16 @@ def _consistent(folder: Path, document: Mapping[str, Any], uki: Uki) -> None:
                          code="image-file")
 
 
-def _sev_snp(snp: Snp | None, kernel: bytes) -> tuple[SnpPrediction, ...]:
+def _sev_snp(snp: Snp | None, kernel: bytes) -> tuple[SnpPrediction | SnpRow, ...]:
     if snp is None:
         return ()
     firmware, digest = _firmware(snp.firmware)
+    if snp.vmm is not None:
+        return tuple(
+            SnpRow(source="ec2" if snp.vmm == "ec2" else "predicted", covers=FIRMWARE, svn=None,
+                   firmware_sha256=digest, firmware_sha384=None, vmm=snp.vmm, vcpus=vcpus, cpu_model=None,
+                   guest_features=f"{GUEST_FEATURES:#x}", launch_digest=value.hex(), id_block=None)
+            for vcpus, value in clouds.launch_digests(firmware, snp.vmm, snp.vcpus, GUEST_FEATURES).items())
     found = predict_snp.launch_digests(firmware, kernel, vcpus=snp.vcpus, cpu_models=snp.cpu_models,
                                        guest_features=GUEST_FEATURES)
     return tuple(
@@ -193,13 +202,22 @@ def _in_order(golden: tuple[Golden, ...]) -> tuple[Golden, ...]:
     return tuple(sorted(golden, key=lambda shape: shape.machine))
 
 
-def _assembled(document: Mapping[str, Any], files: dict[str, str], *, sev_snp: tuple[SnpPrediction, ...],
-               tdx: tuple[TdxPrediction, ...], tpm: TpmPrediction) -> Measurements:
-    """Return the whole, checked as a reader checks it."""
+def _assembled(document: Mapping[str, Any], files: dict[str, str], *, sev_snp: tuple[SnpPrediction | SnpRow, ...],
+               tdx: tuple[TdxPrediction | TdxRow, ...], tpm: TpmPrediction,
+               nitro: NitroPrediction | None = None) -> Measurements:
+    """Return the whole, checked as a reader checks it: of version 2 if a row or the registers of a
+    NitroTPM need it."""
     build = {name: entry(document, "build", name) for name in ("version", "code_sha384", "kernels_sha384")}
     try:
-        found = Measurements(format="appliance/measurements/v1", build=Build.model_validate(build), image=files,
-                             policy_sha384=entry(document, "policy", "sha384"), sev_snp=sev_snp, tdx=tdx, tpm=tpm)
+        common = {"build": Build.model_validate(build), "image": files,
+                  "policy_sha384": entry(document, "policy", "sha384"), "tpm": tpm}
+        if nitro is not None or any(isinstance(each, SnpRow | TdxRow) for each in (*sev_snp, *tdx)):
+            found: Measurements = measurements.SourcedMeasurements(
+                format=measurements.SECOND, **common, nitro=nitro,
+                sev_snp=tuple(second.snp_row(each) if isinstance(each, SnpPrediction) else each for each in sev_snp),
+                tdx=tuple(second.tdx_row(each) if isinstance(each, TdxPrediction) else each for each in tdx))
+        else:
+            found = Measurements(format=measurements.FORMAT, sev_snp=sev_snp, tdx=tdx, **common)
     except ValidationError as error:
         raise ImageError(f"{manifest.NAME}: {describe(error)}") from None
     return measurements.parse(found.to_json())

@@ -88,18 +88,18 @@ def pcrs(log: Sequence[Event]) -> TpmPrediction:
         for event in sorted(log, key=lambda event: event.pcr)))
 
 
-def rtmrs(log: Sequence[Event]) -> tuple[None, bytes, bytes, bytes]:
+def rtmrs(log: Sequence[Event], separators: int = 1) -> tuple[None, bytes, bytes, bytes]:
     """RTMR 0 to 3 of the same boot in a TD. RTMR 0 depends on what the VMM hands over and is not
     predicted.
 
-    RTMR 1 takes PCR 2 to 6 and one separator for all of them (edk2, TdTcg2Dxe); RTMR 2 takes PCR 8
-    to 15; nothing of ours extends RTMR 3.
+    RTMR 1 takes PCR 2 to 6 and one separator for all of them (edk2, TdTcg2Dxe), or as many as the
+    firmware writes; RTMR 2 takes PCR 8 to 15; nothing of ours extends RTMR 3.
     """
-    first, separated = [], False
+    first, left = [], separators
     for event in log:
-        if 2 <= event.pcr <= 6 and not (event.kind == EV_SEPARATOR and separated):
+        if 2 <= event.pcr <= 6 and (event.kind != EV_SEPARATOR or left):
             first.append(event.digests["sha384"])
-            separated = separated or event.kind == EV_SEPARATOR
+            left -= event.kind == EV_SEPARATOR
     second = [event.digests["sha384"] for event in log if 8 <= event.pcr <= 15]
     return None, extend(first, "sha384"), extend(second, "sha384"), bytes(48)
 

@@ -55,6 +55,7 @@ class Recipe:
     modules_required: tuple[str, ...]
     modules_optional: tuple[str, ...]
     modules_vsock: tuple[str, ...]  # optional too, where a policy may want them
+    modules_gce: tuple[str, ...]  # optional too, where a policy is for Google's machines
     words: tuple[str, ...]
     sysctl: Mapping[str, str]
 
@@ -85,7 +86,7 @@ def load(folder: Path = FOLDER) -> Recipe:
         prune={kind: tuple(prune.take(kind, list)) for kind in ("debian", "wheels", "appliance", "keep")},
         modules_required=tuple(modules.take("required", list)),
         modules_optional=tuple(modules.take("optional", list)),
-        modules_vsock=tuple(modules.take("vsock", list)),
+        modules_vsock=tuple(modules.take("vsock", list)), modules_gce=tuple(modules.take("gce", list)),
         words=tuple(cmdline.take("words", list)),
         sysctl=_Table(folder / "sysctl.toml").rest(),
     )

@@ -123,6 +123,7 @@ FIELDS: Mapping[str, Judge] = {
     f"{_TDX}.tcb_grace": lambda before, after: ceiling(before or 0, after or 0),
     f"{_TDX}.mr_seam": accepted_or_any, f"{_TDX}.min_tee_tcb_svn": version_floor, f"{_TDX}.xfam": bits_accepted,
     f"{_EVIDENCE}.tpm.pcrs": demanded,
+    f"{_EVIDENCE}.gce.min_svn": floor,
     **_rows(f"{_EVIDENCE}.machines", other, "authority list"), f"{_EVIDENCE}.machines.min_version": floor,
     "state.device": other, **{f"state.key.{name}": judge for name, judge in _KEY.items()},
     **_rows("state.successor", other, "authority document"),
@@ -171,7 +172,8 @@ FIELDS: Mapping[str, Judge] = {
 
 # Of a block that may stand or not: what it is that one comes. That one goes is the opposite.
 BLOCKS: Mapping[str, Direction] = {
-    f"{_SNP}.min_tcb": "tightens", f"{_EVIDENCE}.machines": "tightens", "state": "changes",
+    f"{_SNP}.min_tcb": "tightens", f"{_EVIDENCE}.gce": "tightens", f"{_EVIDENCE}.machines": "tightens",
+    "state": "changes",
     "state.key.broker": "changes", "state.successor": "loosens", "approvals": "tightens",
     "approvals.approver": "loosens", "model": "changes", "model.publisher": "tightens", "model.key": "changes",
     "model.key.broker": "changes", "model.limits": "tightens", "alias": "changes",

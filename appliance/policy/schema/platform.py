@@ -213,6 +213,16 @@ class TpmRegisters(Block):
         default=(0, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13), description="The PCRs that a quote must cover.")
 
 
+class Gce(Block):
+    """Google's endorsement of the firmware, which evidence must then have: a row of the measurements
+    that `appliance image predict --gce-endorsement` made."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = "attestation/google/rule"
+
+    min_svn: Annotated[int, Whole(0, 2**32 - 1)] = Field(
+        default=0, description="The lowest security version that Google gives the firmware in its endorsement.")
+
+
 class Machines(Block):
     """The machines of which evidence is accepted: a signed, versioned list of their names, whose
     authority is pinned here. Evidence of any other chip is refused, also by a genuine key that was
@@ -258,6 +268,8 @@ class Requirements(Block):
     sev_snp: SevSnp = Field(default_factory=SevSnp, description="Requirements on AMD SEV-SNP reports.")
     tdx: Tdx = Field(default_factory=Tdx, description="Requirements on Intel TDX quotes.")
     tpm: TpmRegisters = Field(default_factory=TpmRegisters, description="Requirements on TPM quotes.")
+    gce: Gce | None = Field(since=Since(2), default=None, description="Google's endorsement of the firmware; absent: "
+                            "none is demanded.")
     machines: Machines | None = Field(since=Since(2), default=None, description="The machines that are accepted; "
                                       "absent: any.")
 

@@ -84,10 +84,8 @@ def _recognise(data: bytes) -> str | None:
 def expect(measurements: Measurements, expected: SnpExpectations | None = None) -> SnpExpectations:
     """`expected` with the image's launch digests; an image without any accepts no SEV-SNP report.
     """
-    rows = measurements.snp_rows()
-    return replace(expected or SnpExpectations(), measurements=measurements.sev_snp_digests(), firmware={
-        bytes.fromhex(each.launch_digest): f"{each.vmm}, {each.vcpus} vCPUs, source {each.source}"
-        for each in rows if not each.image})
+    return replace(expected or SnpExpectations(), measurements=measurements.sev_snp_digests(),
+                   rows=measurements.snp_rows())
 
 
 def _concluded(_claims: SnpClaims, common: tuple[Finding, ...], own: tuple[Finding, ...],

@@ -6,11 +6,13 @@ allows debugging is signed by AMD's keys all the same, and fails here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding, judged, one_of, same
+from appliance.attestation.google import rule
+from appliance.attestation.measured.second import SnpRow
 from appliance.attestation.snp.judging import bulletins
 from appliance.attestation.snp.judging.abi import HOST_VMPL, SnpTcb
 from appliance.attestation.snp.judging.verify import SnpClaims
@@ -26,8 +28,8 @@ class SnpExpectations:
     """The expectations of a report beyond the policy's `evidence` block. None is not checked.
 
     Sizes in bytes: `report_data` 64, `host_data` 32, each of `measurements` 48, `family_id` and
-    `image_id` 16. `firmware`: launch digests of a firmware alone, which say nothing of an image,
-    each with its row in words.
+    `image_id` 16. `rows` are those of the measurements; some cover a firmware alone, and say
+    nothing of an image.
     """
 
     report_data: bytes | None = None
@@ -35,7 +37,7 @@ class SnpExpectations:
     measurements: Collection[bytes] | None = None
     family_id: bytes | None = None
     image_id: bytes | None = None
-    firmware: Mapping[bytes, str] = field(default_factory=dict)
+    rows: tuple[SnpRow, ...] = ()
 
 
 def _version(text: str) -> tuple[int, int]:
@@ -43,13 +45,15 @@ def _version(text: str) -> tuple[int, int]:
     return int(major), int(minor or 0)
 
 
-def _launched(measurement: bytes, expected: SnpExpectations) -> list[Finding]:
+def _launched(measurement: bytes, expected: SnpExpectations, policy: Requirements) -> list[Finding]:
     """Judge the launch digest. One that covers firmware alone never satisfies the demand for an
     image."""
-    told = expected.firmware.get(measurement)
-    if told is None:
-        return [one_of("measurement", measurement, expected.measurements)]
-    return [Finding("measurement", "not checked", FIRMWARE_ALONE), Finding("firmware", "holds", told)]
+    rows = [row for row in expected.rows if row.launch_digest == measurement.hex()]
+    endorsed = rule.judge(rows, policy.gce)
+    if not rows or any(row.image for row in rows):
+        return [one_of("measurement", measurement, expected.measurements), endorsed]
+    told = " or ".join(f"{row.vmm}, {row.vcpus} vCPUs, source {row.source}" for row in rows)
+    return [Finding("measurement", "not checked", FIRMWARE_ALONE), Finding("firmware", "holds", told), endorsed]
 
 
 def _tcb(rule: str, found: SnpTcb, floor: LineTcb | None) -> Finding:
@@ -262,7 +266,7 @@ def validate(claims: SnpClaims, expected: SnpExpectations, policy: Requirements,
     """Judge every rule of `policy` and every expectation on authentic claims."""
     report = claims.report
     return (
-        *_launched(report.measurement, expected),
+        *_launched(report.measurement, expected, policy),
         same("report-data", report.report_data, expected.report_data),
         same("host-data", report.host_data, expected.host_data),
         same("family-id", report.family_id, expected.family_id),

@@ -12,7 +12,7 @@ FIELDS: Mapping[str, str] = MappingProxyType({  # the policy's field that a rule
     "collateral-age": "tee.evidence.max_collateral_age", "tcb-status": f"{_BLOCK}.tcb_status",
     "advisories": f"{_BLOCK}.accepted_advisories", "evaluation-number": f"{_BLOCK}.min_evaluation_number",
     "mrseam": f"{_BLOCK}.mr_seam", "tee-tcb-svn": f"{_BLOCK}.min_tee_tcb_svn", "xfam": f"{_BLOCK}.xfam",
-    "service-td": f"{_BLOCK}.service_tds"})
+    "service-td": f"{_BLOCK}.service_tds", "gce-svn": "tee.evidence.gce.min_svn"})
 QUIET = frozenset({"report-data", "mrconfigid", "mrowner", "mrownerconfig", "rtmr0", "rtmr3"})
 
 RULES = (
@@ -26,6 +26,8 @@ RULES = (
     Rule("tee-tcb-svn", "the TDX module's security versions are high enough",
          "hardware", attack="downgrade", quiet=True),
     Rule("xfam", "the TD has no CPU feature that the policy does not allow", "configuration", quiet=True),
+    Rule("gce-svn", "Google endorses the firmware, in a version that is high enough", "executables",
+         attack="downgrade", quiet=True),
     Rule("seam", "the TDX module is Intel's production module", "hardware"),
     Rule("tcb-status", "Intel's judgement of the platform is one that the policy allows",
          "hardware", attack="downgrade"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding, judged, one_of, same
+from appliance.attestation.google import rule
 from appliance.attestation.measured.second import TdxRow
 from appliance.attestation.tdx import abi
 from appliance.attestation.tdx.abi import TdReport
@@ -156,6 +157,7 @@ def validate(claims: TdxClaims, expected: TdxExpectations, policy: Requirements,
     return (
         one_of("mrtd", body.mr_td, expected.mr_tds),
         *_registers(body, expected),
+        rule.judge([row for row in expected.rows or () if row.mrtd == body.mr_td.hex()], policy.gce),
         same("report-data", body.report_data, expected.report_data),
         same("mrconfigid", body.mr_config_id, expected.mr_config_id),
         same("mrowner", body.mr_owner, expected.mr_owner),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 FETCH_DUE = "Fetch what is due: appliance collateral fetch EVIDENCE -o DIR --if-due"
-Kind = Literal["certificates", "list", "json"]
+Kind = Literal["certificates", "list", "json", "endorsement"]
 
 
 @dataclass(frozen=True)
