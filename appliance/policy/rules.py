@@ -505,7 +505,8 @@ def listeners_apart(policy: Policy) -> Breaches:
 Rules = tuple[Callable[[Policy], Breaches], ...]
 BlockRules = tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Breaches], ...]], ...]
 POLICY_RULES: Rules = (
-    platforms, paravisors, budgets, something_to_do, approvals, state_users, successors, retention, receipts, outcomes, redaction,
+    platforms, paravisors,
+    budgets, something_to_do, approvals, state_users, successors, retention, receipts, outcomes, redaction,
     cadence, quotas, aliases, tenants, inline_tenants, api_keys, listeners_apart,
 )
 

@@ -1,4 +1,4 @@
-"""Confidential VMs on Azure: the hardware's report is of Microsoft's paravisor, which counts where the policy names it."""
+"""Confidential VMs on Azure: hardware reports Microsoft's paravisor, which counts where the policy names it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.evidence import Provider, ReportWithCollateral
 from appliance.attestation.findings import Finding
 from appliance.attestation.tpm import container
-from appliance.attestation.tpm.container import TpmEvidence
 from appliance.attestation.tpm.collecting import td_quote
+from appliance.attestation.tpm.container import TpmEvidence
 from appliance.attestation.tpm.judging import origin
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
@@ -243,7 +243,8 @@ def test_the_hosts_service_quotes_the_td_report() -> None:
 
 @pytest.mark.parametrize("answer", [
     b"", _answer({"quote": "BAAC"}, b"500 No"), _answer({"quote": "*"}), _answer({"quote": 1}), _answer([]),
-    _answer({}), _answer({"quote": ""}), _answer({"quote": "A" * (1 << 15)}), b"HTTP/1.1 200 OK\r\n\r\n{", b"\xff" * 99])
+    _answer({}), _answer({"quote": ""}), _answer({"quote": "A" * (1 << 15)}),
+    b"HTTP/1.1 200 OK\r\n\r\n{", b"\xff" * 99])
 def test_other_answers_of_the_service_are_no_quote(answer: bytes) -> None:
     """Errors, other types, too much, noise: the evidence is then without a quote."""
     report = b"HCLA" + bytes(28 + 1184 + 8)

@@ -69,7 +69,8 @@ def _is_known(bound: SnpClaims, asked: ClientTerms) -> bool:
 def _unbound(bound: Hardware | None) -> str:
     if bound is None:
         return "no hardware report names it"
-    return f"a guest of {paravisor.told(bound)} names it that is not the policy's ({paravisor.measurement(bound).hex()})"
+    return (f"a guest of {paravisor.told(bound)} names it that is not the policy's "
+            f"({paravisor.measurement(bound).hex()})")
 
 
 def known_by(outcomes: Mapping[str, Finding]) -> str:
