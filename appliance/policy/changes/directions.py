@@ -174,7 +174,8 @@ FIELDS: Mapping[str, Judge] = {
 
 # Of a block that may stand or not: what it is that one comes. That one goes is the opposite.
 BLOCKS: Mapping[str, Direction] = {
-    f"{_SNP}.min_tcb": "tightens", f"{_EVIDENCE}.gce": "tightens", f"{_EVIDENCE}.machines": "tightens",
+    f"{_SNP}.min_tcb": "tightens", f"{_EVIDENCE}.azure": "loosens",
+    f"{_EVIDENCE}.gce": "tightens", f"{_EVIDENCE}.machines": "tightens",
     "state": "changes",
     "state.key.broker": "changes", "state.successor": "loosens", "approvals": "tightens",
     "approvals.approver": "loosens", "model": "changes", "model.publisher": "tightens", "model.key": "changes",
