@@ -36,12 +36,16 @@ TPM = Platform(name="tpm", folder="tpm", tee=False, kbs="tpm", schema=1, gate="t
                console="HOST TRUSTED a TPM measures the boot, and protects nothing from whoever runs this machine",
                notice="MEASURED BOOT, HOST TRUSTED. A virtual TPM is its host's, so this protects nothing from the "
                "host.")
+NITRO = Platform(name="aws-nitrotpm", folder="nitro", tee=False, kbs="aws-nitrotpm", gate="tpm",
+                 device="/dev/tpm0", verdict="measured boot, AWS trusted",
+                 console="AWS TRUSTED  AWS's hypervisor signs what booted, and can read this machine",
+                 notice="MEASURED BOOT, AWS TRUSTED. AWS's hypervisor signed this, and can read the guest.")
 IMAGE_PCRS = frozenset({4, 9, 11})  # of a TPM: boot loader and kernel image; what the boot stub loaded
 SIMULATED = Platform(name="simulated", folder="simulated", tee=False, kbs="sample",
                      schema=1, verdict="simulated",
                      console="SIMULATED    this platform protects nothing and proves nothing; it is for development",
                      notice="SIMULATED: PROVES NOTHING. Anyone can make this report; there is no hardware behind it.")
-PLATFORMS = (SNP, TDX, TPM, SIMULATED)
+PLATFORMS = (SNP, TDX, NITRO, TPM, SIMULATED)
 BY_NAME = {each.name: each for each in PLATFORMS}
 NAMES = tuple(BY_NAME)
 TEES = tuple(each.name for each in PLATFORMS if each.tee)

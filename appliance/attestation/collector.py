@@ -27,6 +27,7 @@ class Interfaces:
 
     reports: Path = REPORTS
     tpm: Path = Path(platforms.TPM.device or "")
+    nitro: Path = Path(platforms.NITRO.device or "")
     event_log: Path = EVENT_LOG
     root: str | None = None
 

@@ -13,18 +13,19 @@ from appliance.attestation.trust.unsafe import with_roots
 from appliance.cli import feeds
 from appliance.client import Verifier
 from appliance.client.fleet.overlap import Overlap
-from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status
+from appliance.client.verdict import AWS_TRUSTED, HOST_TRUSTED, SIMULATED, Status
 from appliance.errors import PolicyError
 from appliance.policy import load
 
 DIGEST_BYTES = 48
-_ACCEPT: dict[str, Status] = {"simulated": SIMULATED, "host-trusted": HOST_TRUSTED}
+_ACCEPT: dict[str, Status] = {"simulated": SIMULATED, "host-trusted": HOST_TRUSTED,
+                              "aws-trusted": AWS_TRUSTED}
 
 
 def add_accept(parser: argparse.ArgumentParser) -> None:
     """Declare which lesser verdicts will do."""
     parser.add_argument("--accept", choices=sorted(_ACCEPT), action="append", default=[],
-                        help="a lesser verdict that will do, for tests and development; may be repeated")
+                        help="a lesser verdict that will do; may be repeated")
 
 
 def accepted(args: argparse.Namespace) -> tuple[Status, ...]:

@@ -19,7 +19,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance import __version__
 from appliance.attestation import keyfile
 from appliance.client import rules
-from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, SIMULATED, UNCHECKED, VERIFIED, Status, Verdict
+from appliance.client.verdict import (
+    AWS_TRUSTED,
+    HOST_TRUSTED,
+    INVALID,
+    NOT_MET,
+    SIMULATED,
+    UNCHECKED,
+    VERIFIED,
+    Status,
+    Verdict,
+)
 from appliance.codec import jws
 from appliance.codec.canonical import canonical
 from appliance.codec.jws import PrivateKey
@@ -31,12 +41,14 @@ MEDIA_TYPE = "application/vnd.appliance.evidence+json"
 DEVELOPER = "urn:appliance"
 SUBMODULE = "appliance"
 _TIERS: dict[Status, str] = {
-    VERIFIED: "affirming", HOST_TRUSTED: "warning", SIMULATED: "contraindicated", INVALID: "contraindicated",
+    VERIFIED: "affirming", HOST_TRUSTED: "warning",
+    AWS_TRUSTED: "warning", SIMULATED: "contraindicated", INVALID: "contraindicated",
     NOT_MET: "contraindicated", UNCHECKED: "none"}
 # Values of AR4SI, section 2.3: 2 and 3 affirm, 32 and above warn, 96 and above speak against.
 _VECTORS: dict[Status, dict[str, int]] = {
     VERIFIED: {"instance-identity": 2, "configuration": 2, "executables": 3, "hardware": 2, "runtime-opaque": 2},
     HOST_TRUSTED: {"configuration": 2, "executables": 3, "runtime-opaque": 32},
+    AWS_TRUSTED: {"instance-identity": 2, "configuration": 2, "executables": 3, "runtime-opaque": 32},
     SIMULATED: {"hardware": 97, "runtime-opaque": 96},
     INVALID: {"instance-identity": 99},  # "cryptographic validation of the Evidence has failed"
     NOT_MET: {}, UNCHECKED: {}}

@@ -240,7 +240,7 @@ def _standing(claims: Claims, outcomes: Mapping[str, Finding], reference: Refere
     known, where that matters."""
     row, half = BY_NAME[claims.platform], halves.JUDGES[claims.platform]
     if not row.tee and half.lifted_by in outcomes and outcomes[half.lifted_by].outcome == "holds":
-        return VERIFIED, ""
+        return VERIFIED, half.known_by(outcomes)
     if not row.tee:
         return next(each for each in EXIT_CODES if each == row.verdict), half.known_by(outcomes)
     if question.session is not None and "session" in outcomes and outcomes["session"].outcome != "holds" and not (

@@ -2,7 +2,8 @@
 shortest forms, nothing after the end.
 
 Integers, byte and text strings, arrays, maps with text or integer keys, and tags. No floats, no
-indefinite lengths.
+indefinite lengths. Documents of AWS's Nitro have maps of indefinite length and members that are
+null: `members` reads those.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from appliance.codec.cbor import ARRAY, BYTES, MAP, NEGATIVE, TAG, TEXT, UNSIGNE
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError
 
-MAX_DEPTH = 8
+MAX_DEPTH, MAX_MEMBERS = 8, 64
+_INDEFINITE_MAP, _BREAK, _NULL = 0xBF, 0xFF, 0xF6
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,40 @@ def decode(data: bytes) -> Value:
     value = _value(cursor, MAX_DEPTH)
     cursor.end()
     return value
+
+
+def members(data: bytes) -> dict[str | int, Value]:
+    """The one map that `data` is, of definite or indefinite length, without its members that are
+    null. Values inside of it may be such maps. Raises MalformedEvidenceError on anything else."""
+    cursor = Cursor(data, "CBOR", "big")
+    found = _loose(cursor, MAX_DEPTH)
+    cursor.end()
+    if not isinstance(found, dict):
+        raise MalformedEvidenceError("CBOR: it is not a map")
+    return found
+
+
+def _loose(cursor: Cursor, depth: int) -> Value:
+    head = cursor.ahead()
+    if not depth or head is None or (head != _INDEFINITE_MAP and head >> 5 != MAP):
+        return _value(cursor, depth)
+    cursor.take(1, "head")
+    size = None if head == _INDEFINITE_MAP else _argument(cursor, head & 0x1F)
+    found: dict[str | int, Value] = {}
+    seen: set[str | int] = set()
+    while len(seen) != size and not (size is None and cursor.ahead() == _BREAK):
+        key = _value(cursor, depth - 1)
+        if not isinstance(key, str | int) or key in seen or len(seen) == MAX_MEMBERS:
+            raise MalformedEvidenceError("CBOR: a key of a map is not text or a number, stands twice, or is one too "
+                                         "many")
+        seen.add(key)
+        if cursor.ahead() == _NULL:
+            cursor.take(1, "null")
+        else:
+            found[key] = _loose(cursor, depth - 1)
+    if size is None:
+        cursor.take(1, "break")
+    return found
 
 
 def _argument(cursor: Cursor, low: int) -> int:

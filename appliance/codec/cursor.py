@@ -24,6 +24,10 @@ class Cursor:
         """How many bytes have not been read."""
         return len(self._data) - self.at
 
+    def ahead(self) -> int | None:
+        """The next byte, which stays unread; None at the end."""
+        return self._data[self.at] if self.left else None
+
     def take(self, size: int, field: str) -> bytes:
         """The next `size` bytes."""
         if size > self.left:

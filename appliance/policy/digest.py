@@ -74,7 +74,12 @@ def host_data(digest: bytes) -> bytes:
     return hashlib.sha256(HOST_DATA_DOMAIN + digest).digest()
 
 
-def policy_pcr(digest: bytes) -> bytes:
-    """Return what PCR 15 of a TPM's SHA-256 bank holds once a boot has measured the policy: 32
-    bytes."""
-    return hashlib.sha256(bytes(32) + host_data(digest)).digest()
+def pcr_event(digest: bytes, bank: str = "sha256") -> bytes:
+    """Return what a boot extends PCR 15 of a bank with: `host_data`, or in the SHA-384 bank the
+    policy's digest as it is."""
+    return digest if bank == "sha384" else host_data(digest)
+
+
+def policy_pcr(digest: bytes, bank: str = "sha256") -> bytes:
+    """Return what PCR 15 of a TPM's bank holds once a boot has measured the policy."""
+    return hashlib.new(bank, bytes(hashlib.new(bank).digest_size) + pcr_event(digest, bank)).digest()

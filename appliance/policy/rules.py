@@ -64,6 +64,19 @@ def platforms(policy: Policy) -> Breaches:
             return
 
 
+def paravisors(policy: Policy) -> Breaches:
+    """A list of paravisors names some, and is of use where a TPM is the witness."""
+    azure = policy.tee.evidence.azure
+    if azure is None:
+        return
+    if not azure.paravisor_measurements and azure.id_key_sha384 is None:
+        yield Breach(("tee", "evidence", "azure"), "azure names no paravisor, so that any would be trusted",
+                      "add paravisor_measurements, id_key_sha384 or both", "at least one of the two")
+    if policy.tee.platforms != ("tpm",):
+        yield Breach(("tee", "evidence", "azure"), "azure is about the TPM of a guest on Azure, and the platforms are "
+                      "others", 'write platforms = ["tpm"], or leave the block out', 'only with platforms = ["tpm"]')
+
+
 def budgets(policy: Policy) -> Breaches:
     """The plaintext budget is part of the memory budget."""
     total = policy.tee.memory_budget_bytes
@@ -492,7 +505,8 @@ def listeners_apart(policy: Policy) -> Breaches:
 Rules = tuple[Callable[[Policy], Breaches], ...]
 BlockRules = tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Breaches], ...]], ...]
 POLICY_RULES: Rules = (
-    platforms, budgets, something_to_do, approvals, state_users, successors, retention, receipts, outcomes, redaction,
+    platforms, paravisors,
+    budgets, something_to_do, approvals, state_users, successors, retention, receipts, outcomes, redaction,
     cadence, quotas, aliases, tenants, inline_tenants, api_keys, listeners_apart,
 )
 

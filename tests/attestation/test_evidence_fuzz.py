@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz import driver, envelopes_fuzz, examine_fuzz, tails_fuzz
 
 
-@pytest.mark.parametrize(("target", "inputs"), [(examine_fuzz, 1000), (envelopes_fuzz, 1500), (tails_fuzz, 2500)],
+@pytest.mark.parametrize(("target", "inputs"), [(examine_fuzz, 2500), (envelopes_fuzz, 5000), (tails_fuzz, 2500)],
                          ids=["examine", "envelopes", "tails"])
 def test_fuzzing_finds_nothing(target: ModuleType, inputs: int) -> None:
     """Every seed goes through, and its first mutations raise nothing but our errors."""

@@ -10,8 +10,9 @@ import json
 from typing import Any
 
 from appliance.attestation.envelopes import registry
+from appliance.attestation.envelopes.provider import tinfoil
 from appliance.errors import AttestationError
-from tests.support import envelopes
+from tests.support import envelopes, provider_envelopes
 from tests.support.envelopes import INTEL, b64
 
 
@@ -22,7 +23,8 @@ def _envelopes() -> tuple[Any, ...]:
             envelopes.azure_tdx(1), envelopes.tpm(), envelopes.tsm(), envelopes.tsm("tdx_guest"),
             {"platform": "tdx", "evidence": tdx}, {"platform": "az-snp", "evidence": envelopes.azure_snp()},
             {"tee-evidence": {"primary_evidence": envelopes.tpm(), "additional_evidence": "{}"}},
-            envelopes.pieces(), envelopes.dstack_json(), {"attestation": envelopes.dstack().hex()})
+            envelopes.pieces(), envelopes.dstack_json(), {"attestation": envelopes.dstack().hex()},
+            *provider_envelopes.every())
 
 
 def _spots(value: Any) -> list[tuple[Any, Any]]:
@@ -60,7 +62,7 @@ def fuzz(data: bytes) -> None:
         return
     if name is None or not raw.endswith(tail):
         raise AssertionError("read what was not recognised, or a tail that is not the file's")
-    if not isinstance(carried.evidence, bytes) or len(carried.evidence) > len(raw) + 1184:
+    if not isinstance(carried.evidence, bytes) or len(carried.evidence) > max(len(raw) + 1184, tinfoil.MAX_BODY):
         raise AssertionError("more evidence than the file had")
 
 
@@ -70,4 +72,4 @@ def seeds() -> list[bytes]:
     changes = [bytes((number, member, form)) + rest for number in range(1, len(_envelopes()) + 1)
                for member, form, rest in ((0, 0, b"[1]"), (1, 2, b"\4\0\2\0\x81\0\0\0"), (3, 4, b"x" * 64))]
     return [*whole, *changes, b"\0" + envelopes.dstack(), b"\0" + envelopes.dstack(tdx=False),
-            b"\0\x83\xa7version\x01\xa8platform"]
+            b"\0\x83\xa7version\x01\xa8platform", b"\0" + provider_envelopes.token()]

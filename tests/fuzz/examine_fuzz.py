@@ -22,13 +22,16 @@ from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
-from tests.support import envelopes, fake_tpm
+from tests.support import envelopes, fake_tpm, provider_envelopes
 from tests.support.envelopes import AMD, INTEL
 from tests.support.fake_amd import NOW
 from tests.support.fake_intel import dice_certificate
+from tests.support.fake_nitro import FakeNitro
 from tests.support.vectors import VECTORS
 
-ROOTS = Roots(amd=AMD.roots, intel=INTEL.pins["root"], intel_der=INTEL.pins["root_der"])
+NITRO = FakeNitro()
+ROOTS = Roots(amd=AMD.roots, intel=INTEL.pins["root"], intel_der=INTEL.pins["root_der"],
+              others=NITRO.roots.others)
 LARGEST = 8 << 10  # bytes of a real file that is a seed: longer ones make each input slow
 _TPM = b"\xff\x54\x43\x47"
 
@@ -105,5 +108,7 @@ def seeds() -> list[bytes]:
         *(_json(envelopes.azure_snp(version)) for version in (0, 1)),
         *(_json(envelopes.azure_tdx(version)) for version in (0, 1)), _json(envelopes.tpm()), _json(envelopes.tsm()),
         _json({"platform": "az-snp", "evidence": envelopes.azure_snp()}), envelopes.dstack(),
-        envelopes.dstack(tdx=False), _json(envelopes.dstack_json()), b"{}", b"-----BEGIN CERTIFICATE-----\n",
+        envelopes.dstack(tdx=False), _json(envelopes.dstack_json()), *map(_json, provider_envelopes.every()),
+        provider_envelopes.token(), NITRO.document(), b"\x00\x04" + envelopes.sized(NITRO.document()), b"{}",
+        b"-----BEGIN CERTIFICATE-----\n",
         *_buried(quote, AMD.report())]

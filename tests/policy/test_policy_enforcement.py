@@ -63,6 +63,7 @@ ENFORCED_WHOLE = {
     "tee.memory_budget", *(f"tee.evidence.{name}" for name in (
         "debug", "migration", "smt", "vmpl", "max_collateral_age", "tpm.pcrs",
         "machines.authority", "machines.list", "machines.min_version", "gce.min_svn",
+        "azure.paravisor_measurements", "azure.id_key_sha384", "azure.source",
         *(f"sev_snp.{rule}" for rule in (
             "products", "signing_keys", "min_api", "min_guest_svn", "single_socket", "ciphertext_hiding",
             "rapl_disabled", "aes256_xts", "cxl", "id_key_sha384", "author_key_sha384", "alias_check", "tsme", "ecc",

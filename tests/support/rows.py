@@ -37,7 +37,8 @@ def endorsed(mrtd: bytes, *rtmr: bytes | None, svn: int = 3, **fields: Any) -> d
 def document(snps: list[dict[str, Any]], tdxs: list[dict[str, Any]], policy: str | None = None) -> dict[str, Any]:
     """A whole file as plain values."""
     return {"format": measurements.SECOND, "build": {"version": "0.1.0", "code_sha384": None, "kernels_sha384": None},
-            "image": {"root.img": "00" * 32}, "policy_sha384": policy, "sev_snp": snps, "tdx": tdxs, "tpm": None}
+            "image": {"root.img": "00" * 32}, "policy_sha384": policy, "sev_snp": snps, "tdx": tdxs, "tpm": None,
+            "nitro": None}
 
 
 def measured(snps: list[dict[str, Any]], tdxs: list[dict[str, Any]], policy: str | None = None) -> Measurements:

@@ -21,6 +21,7 @@ from appliance.attestation.binding import Build, Frozen, Hex32, Hex48, describe
 from appliance.attestation.measured import second
 from appliance.attestation.measured.fields import Word
 from appliance.attestation.measured.first import SnpPrediction, TdxPrediction, TpmPrediction
+from appliance.attestation.measured.nitro import NitroPrediction
 from appliance.attestation.measured.second import SnpRow, TdxRow
 from appliance.codec import filekind
 from appliance.codec.canonical import canonical
@@ -50,6 +51,10 @@ class Measurements(Frozen):
     def tdx_rows(self) -> tuple[TdxRow, ...] | None:
         """The TDX rows, of which a TD must show one whole; None in version 1, whose values may
         stand together in any way."""
+        return None
+
+    def nitro_prediction(self) -> NitroPrediction | None:
+        """The registers of a NitroTPM; None in version 1, which has no other bank than SHA-256."""
         return None
 
     def sev_snp_digests(self) -> frozenset[bytes]:
@@ -82,6 +87,7 @@ class SourcedMeasurements(Measurements):
     format: Literal["appliance/measurements/v2"]  # type: ignore[assignment]
     sev_snp: tuple[SnpRow, ...] = Field(max_length=256)  # type: ignore[assignment]
     tdx: tuple[TdxRow, ...] = Field(max_length=256)  # type: ignore[assignment]
+    nitro: NitroPrediction | None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -91,6 +97,10 @@ class SourcedMeasurements(Measurements):
     def snp_rows(self) -> tuple[SnpRow, ...]:
         """The rows."""
         return self.sev_snp
+
+    def nitro_prediction(self) -> NitroPrediction | None:
+        """The registers of a NitroTPM, if they were predicted."""
+        return self.nitro
 
     def tdx_rows(self) -> tuple[TdxRow, ...]:
         """The rows."""

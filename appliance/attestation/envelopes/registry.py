@@ -11,6 +11,7 @@ from appliance.attestation.envelopes.dstack import form as dstack
 from appliance.attestation.envelopes.parts import strict
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
+from appliance.attestation.envelopes.provider import chat, maa, tinfoil, token, trust_authority
 from appliance.attestation.envelopes.trustee import azure, kbs, quote, snp, tdx, tpm
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
@@ -46,32 +47,40 @@ def _dstack_hex(found: Members) -> EnvelopeParts:
 
 
 DSTACK = "dstack attestation"
-_CSV, _CCA, _SE, _EAT = ("Hygon CSV evidence", "Arm CCA evidence",
-                                   "IBM Secure Execution evidence", "Entity Attestation Token in JSON")
+_CSV, _CCA, _SE, _EAT, _GO_TPM = ("Hygon CSV evidence", "Arm CCA evidence", "IBM Secure Execution evidence",
+                                   "Entity Attestation Token in JSON", "go-tpm-tools attestation in JSON")
 ROWS = (
     Row("attestation-rs evidence", attestation_rs.fits, attestation_rs.read),
     Row("Trustee evidence, SEV-SNP", snp.fits, snp.read),
     Row("Trustee evidence, Azure confidential VM", azure.fits, azure.read),
     Row("Trustee evidence, TPM", tpm.fits, tpm.read),
     Row("Trustee evidence, TPM quote", quote.fits, quote.read),
+    Row("MAA request", maa.fits, maa.read),
+    Row("Trust Authority request", trust_authority.fits, trust_authority.read),
     Row("Trustee evidence, TDX", tdx.fits, tdx.read),
     Row("Trustee attestation", kbs.fits, kbs.read),
     Row("dstack quote in JSON", document.fits, document.read),
     Row("TSM report in JSON", tsm.fits, tsm.read),
     Row("dstack attestation in JSON", lambda found: isinstance(found.get("attestation"), str)
         and found["attestation"].startswith("00"), _dstack_hex),
+    Row("Tinfoil evidence", tinfoil.fits, tinfoil.read),
+    Row("chat service's report in JSON", chat.fits, chat.read),
+    Row(_GO_TPM, lambda found: {"akPub", "quotes"} <= set(found) or {"ak_pub", "quotes"} <= set(found),
+        _refused(_GO_TPM)),
     Row(_CSV, _having("attestation_report", "cert_chain", "serial_number"), _refused(_CSV)),
     Row(_CCA, lambda found: set(found) == {"token"} and isinstance(found["token"], list), _refused(_CCA)),
     Row(_SE, _having("cuid", "encr_measurement_args"), _refused(_SE)),
     Row(_EAT, _having("eat_profile"), _refused(_EAT)),
 )
-NAMES = (DSTACK, *(row.name for row in ROWS))
+NAMES = (DSTACK, token.NAME, *(row.name for row in ROWS))
 
 
 def recognise(data: bytes) -> str | None:
     """The name of the envelope that `data` is; it may still be malformed."""
     if dstack.fits(data):
         return DSTACK
+    if token.fits(data):
+        return token.NAME
     read = strict.members(data)
     return None if read is None else next((row.name for row in ROWS if row.fits(read[0])), None)
 
@@ -81,6 +90,8 @@ def read(data: bytes) -> tuple[EnvelopeParts, bytes]:
     UnsupportedEvidenceError."""
     if dstack.fits(data):
         return dstack.read(data)
+    if token.fits(data):
+        raise token.refuse(data)
     found = strict.members(data)
     row = None if found is None else next((row for row in ROWS if row.fits(found[0])), None)
     if found is None or row is None:

@@ -20,6 +20,7 @@ from appliance.attestation.evidence import EVIDENCE_OID
 from appliance.attestation.judge import azure_vm, buried, envelope, quotes, recognise, verify
 from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.judge.material import Material
+from appliance.attestation.nitro.judging import judge as nitro_judge
 from appliance.attestation.simulated.judging import judge as simulated_judge
 from appliance.attestation.snp import table as snp_table
 from appliance.attestation.snp.judging import judge as snp_judge
@@ -37,6 +38,7 @@ from appliance.errors import (
     UncheckedEvidenceError,
     UnsupportedEvidenceError,
 )
+from appliance.platforms import NITRO
 
 MAX_BYTES = 1 << 24
 _NOT_READ = ("evidence-unknown", "envelope-")  # codes of errors on what may hold evidence that is read
@@ -50,8 +52,8 @@ def examine(material: Material, *, at: datetime) -> Record:
         if kind is None:
             raise UnsupportedEvidenceError(
                 f"not recognised as evidence of any kind{filekind.instead(material.data)}", code="evidence-unknown",
-                hint="known: SEV-SNP reports, TDX and TPM quotes, certificates with DICE evidence, our own, and the "
-                "envelopes of Trustee, TSM, attestation-rs and dstack")
+                hint="known: SEV-SNP reports, TDX and TPM quotes, NitroTPM documents, certificates with DICE evidence, "
+                "our own, and the envelopes of Trustee, TSM, attestation-rs and dstack")
         if material.nonce is not None and kind not in _WITH_NONCE:
             raise envelope.nonce_unchecked(kind)
         return _EXAMINERS.get(kind, _bare)(record, material, at)
@@ -87,6 +89,16 @@ def _snp(record: Record, material: Material, at: datetime) -> Record:
         material.collateral.add(certificate, f"{name}.der")
     snp_judge.authentic(record, material.given(report, at, tail))
     return record.genuine("signed by AMD hardware; whether it is acceptable is for a policy to say")
+
+
+def _nitro(record: Record, material: Material, at: datetime) -> Record:
+    claims = nitro_judge.authentic(record, material.given(material.data, at))
+    if material.nonce is not None:
+        if not nitro_judge.answers(claims, material.nonce):
+            raise ForgedEvidenceError("NitroTPM document: made for another nonce, or for none", code="nonce-other")
+        record.holds("nonce", "the document answers the nonce")
+    return record.genuine(f"{NITRO.verdict}: signed by the Nitro hypervisor; whether it is acceptable is for a policy "
+                          "to say")
 
 
 def _azure(record: Record, material: Material, at: datetime) -> Record:
@@ -214,9 +226,10 @@ def _no_hardware() -> Record:
 _EXAMINERS = {
     snp_judge.KIND: _snp, tdx_judge.KIND: _tdx, tpm_judge.AZURE: _azure, tpm_judge.QUOTE: _tpm,
     recognise.CERTIFICATE: _certificate, tdx_judge.SGX: _sgx, recognise.APPLIANCE: _ours,
-    simulated_judge.KIND: _simulated, tpm_judge.EVIDENCE: _tpm_evidence,
+    simulated_judge.KIND: _simulated, nitro_judge.KIND: _nitro, tpm_judge.EVIDENCE: _tpm_evidence,
     **dict.fromkeys(registry.NAMES, _envelope),
 }
-_IN_ENVELOPES = {snp_judge.KIND: _snp, tdx_judge.KIND: _tdx, tpm_judge.AZURE: _azure, tdx_judge.SGX: _sgx}
+_IN_ENVELOPES = {snp_judge.KIND: _snp, nitro_judge.KIND: _nitro,
+                 tdx_judge.KIND: _tdx, tpm_judge.AZURE: _azure, tdx_judge.SGX: _sgx}
 
-_WITH_NONCE = frozenset({tpm_judge.QUOTE, recognise.APPLIANCE, *registry.NAMES})
+_WITH_NONCE = frozenset({tpm_judge.QUOTE, nitro_judge.KIND, recognise.APPLIANCE, *registry.NAMES})

@@ -21,7 +21,7 @@ from appliance.attestation.tpm import abi
 from appliance.attestation.tpm.abi import TpmQuote
 from appliance.attestation.tpm.judging import azure as azure_abi
 from appliance.attestation.tpm.judging import files as tpm_files
-from appliance.attestation.tpm.judging import verify
+from appliance.attestation.tpm.judging import paravisor, verify
 from appliance.attestation.tpm.judging.verify import AttestationKey, SignedTpmQuote, TpmClaims
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.x509 import walks
@@ -290,7 +290,7 @@ def record_origin(record: Record, claims: TpmClaims, key: Path | None = None) ->
                                       code="tpm-signature")
         return record.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
     if claims.bound_by is not None:
-        record.holds("ak-bound-in-hardware", f"an SEV-SNP report of {claims.bound_by.product} hardware names the AK")
+        record.holds("ak-bound-in-hardware", f"a report of {paravisor.told(claims.bound_by)} names the AK")
     if claims.root is None:
         raise UncheckedEvidenceError(
             "TPM evidence: its key signed it, but no certificate says that a TPM holds this key", code="tpm-ak-origin",

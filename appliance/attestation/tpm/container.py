@@ -1,7 +1,7 @@
 """TPM evidence in one piece: quote, signature, key, PCR values, event log. The format:
 docs/formats/tpm-evidence.md.
 
-    magic      8 bytes: "TPMEVID" and the version, 1
+    magic      8 bytes: "TPMEVID" and the version, 1; 2 with a TD quote
     records    number (1 byte), length (4 bytes, big endian), content; in ascending order of number, each at most once
 
 This module reads and writes bytes; it checks no signature and judges no claim.
@@ -17,15 +17,18 @@ from appliance.attestation.tpm import abi
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
-MAGIC, VERSION = b"TPMEVID", 1
+MAGIC, VERSIONS = b"TPMEVID", (1, 2)
 DOMAIN = b"appliance/tpm-quote/v1\n"
-_RECORDS = ("quote", "signature", "key", "pcrs", "log", "key_certificate", "ek_certificate", "azure_report")
+_RECORDS = ("quote", "signature", "key", "pcrs", "log", "key_certificate", "ek_certificate", "azure_report",
+            "td_quote")
+_RECORDS_OF = {1: 8, 2: 9}  # how many of them a version has
 _REQUIRED = 4
 AZURE_MAGIC = b"HCLA"  # as `azure_report` begins
 MAX_LOG_BYTES = 1 << 18
 # record -> bytes at most
 _LIMITS = {"quote": 4096, "signature": 1024, "key": 1024, "pcrs": 24 * 64 * 3, "log": MAX_LOG_BYTES,
-           "key_certificate": 8192, "ek_certificate": 8192, "azure_report": 1 << 14}
+           "key_certificate": 8192, "ek_certificate": 8192, "azure_report": 1 << 14,
+           "td_quote": 1 << 14}
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,11 @@ class TpmEvidence:
     key_certificate: bytes | None = None    # DER
     ek_certificate: bytes | None = None     # DER
     azure_report: bytes | None = None       # as NV index 0x01400001 holds it
+    td_quote: bytes | None = None           # of the TDREPORT in it, where it has one
 
     def to_bytes(self) -> bytes:
         """The container."""
-        out = MAGIC + bytes((VERSION,))
+        out = MAGIC + bytes((1 if self.td_quote is None else 2,))
         for number, name in enumerate(_RECORDS, start=1):
             content: bytes | None = getattr(self, name)
             if content is not None:
@@ -76,19 +80,19 @@ def parse(data: bytes) -> TpmEvidence:
     if cursor.take(len(MAGIC), "magic") != MAGIC:
         raise MalformedEvidenceError("TPM evidence: the magic is another")
     version = cursor.number(1, "version")
-    if version != VERSION:
-        raise UnsupportedEvidenceError(f"TPM evidence: version {version} is not known, expected {VERSION}")
+    if version not in VERSIONS:
+        raise UnsupportedEvidenceError(f"TPM evidence: version {version} is not known, expected 1 or 2")
     found: dict[str, bytes] = {}
     last = 0
     while cursor.left:
         number = cursor.number(1, "record number")
-        if not last < number <= len(_RECORDS):
+        if not last < number <= _RECORDS_OF[version]:
             raise MalformedEvidenceError(f"TPM evidence: record {number} after record {last}")
         last, name = number, _RECORDS[number - 1]
         found[name] = cursor.sized(4, name)
         if not 0 < len(found[name]) <= _LIMITS[name]:
             raise MalformedEvidenceError(f"TPM evidence: {name} has {len(found[name])} bytes, 1 to {_LIMITS[name]}")
-    absent = [name for name in _RECORDS[:_REQUIRED] if name not in found]
+    absent = [name for name in (*_RECORDS[:_REQUIRED], *(["td_quote"] if version == 2 else [])) if name not in found]
     if absent:
         raise MalformedEvidenceError(f"TPM evidence: {absent[0]} is absent")
     return TpmEvidence(**found)

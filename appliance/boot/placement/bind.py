@@ -18,13 +18,14 @@ from typing import Final, Protocol
 
 from appliance.attestation.collect.halves import COLLECTORS
 from appliance.attestation.evidence import ReportWithCollateral
+from appliance.attestation.nitro.collecting.collector import NitroProvider
 from appliance.attestation.tpm.chip import client, device
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.collecting.collector import TpmProvider
 from appliance.boot.placement import launchdisk
 from appliance.errors import ApplianceError, BootError
 from appliance.policy import Loaded
-from appliance.policy.digest import POLICY_PCR, policy_pcr
+from appliance.policy.digest import POLICY_PCR, pcr_event, policy_pcr
 
 BAKED: Final = Path("/etc/appliance/deployment.hcl")
 GIVEN: Final = Path("/run/appliance/policy")  # on tmpfs
@@ -102,17 +103,17 @@ def require(loaded: Loaded, reporter: Reporter, *, baked: bool, at: datetime | N
                     hint="launch the guest with that value, or with the policy that it stands for")
 
 
-def measure(loaded: Loaded, tpm: Tpm) -> str:
-    """Extend PCR 15 with the policy, unless this boot has done so; what was done, in words. Raises
-    AttestationError, or BootError when the PCR holds anything else: then no verifier could read it.
-    """
-    expected = policy_pcr(loaded.digest)
-    before = device.read_pcrs(tpm, (POLICY_PCR,))[POLICY_PCR]
-    if before == bytes(32):
-        # TPML_DIGEST_VALUES: one, of the SHA-256 bank
-        digests = struct.pack(">IH", 1, device.SHA256) + loaded.host_data
+def measure(loaded: Loaded, tpm: Tpm, bank: str = "sha256") -> str:
+    """Extend PCR 15 of a bank with the policy, unless this boot has done so; what was done, in
+    words. Raises AttestationError, or BootError when the PCR holds anything else: then no verifier
+    could read it."""
+    algorithm, expected = device.BANKS[bank], policy_pcr(loaded.digest, bank)
+    before = device.read_pcrs(tpm, (POLICY_PCR,), algorithm)[POLICY_PCR]
+    if not any(before):
+        # TPML_DIGEST_VALUES: one, of this bank
+        digests = struct.pack(">IH", 1, algorithm) + pcr_event(loaded.digest, bank)
         tpm.require(client.PCR_EXTEND, (POLICY_PCR,), digests)
-        before = device.read_pcrs(tpm, (POLICY_PCR,))[POLICY_PCR]
+        before = device.read_pcrs(tpm, (POLICY_PCR,), algorithm)[POLICY_PCR]
     if before != expected:
         raise BootError(f"policy binding: PCR {POLICY_PCR} is {before.hex()}, expected {expected.hex()}",
                         code="policy-binding", hint="something else extended it: restart the machine")
@@ -124,4 +125,7 @@ def bind(loaded: Loaded, reporter: Reporter, *, baked_at: Path = BAKED, root: st
     there is. BootError when the policy is not the one that this boot is bound to."""
     if isinstance(reporter, TpmProvider):
         return measure(loaded, reporter.device)
+    if isinstance(reporter, NitroProvider):
+        measure(loaded, reporter.device)
+        return measure(loaded, reporter.device, "sha384")  # the bank that AWS signs
     return require(loaded, reporter, baked=loaded.path == baked_at, root=root)

@@ -46,6 +46,8 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     make.add_argument("--guest-policy", metavar="BITS", type=numbers.bits, default=idblock.STRICT_POLICY,
                       help="SEV-SNP: guest policy in ID blocks (default: 0x20000: no SMT, migration or debugging)")
     make.add_argument("--tdx-firmware", metavar="FILE", type=Path, help="TDX: firmware, as OVMF.fd of trixie's ovmf")
+    make.add_argument("--nitrotpm", action="store_true", help="also the registers of a NitroTPM on EC2, in a file of "
+                      "version 2")
     make.add_argument("--vmm", choices=("qemu", *clouds.LAYOUTS), default="qemu",
                       help="SEV-SNP: who lays out the launch; a cloud's digest covers the firmware alone "
                       "(default: qemu)")
@@ -90,7 +92,7 @@ def _predict(args: argparse.Namespace) -> int:
     key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     found = predict.predict(predict.Options(
         args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden), key,
-        _google(args)))
+        _google(args), args.nitrotpm))
     print(found.to_json().decode() if args.json else "\n".join(_told(found, args.image, signed=key is not None)))
     return 0
 
@@ -131,6 +133,9 @@ def _told(found: Measurements, folder: Path, *, signed: bool) -> list[str]:
         "tdx         not predicted: no --tdx-firmware given"]
     lines += [f"            not verified: {note}" for note in (found.tdx[0].unverified if found.tdx else ())]
     lines += _told_tpm(found)
+    nitro = found.nitro_prediction()
+    lines += [] if nitro is None else [f"nitro pcr {number:2d}  {value.hex()}" for number, values in sorted(
+        nitro.accepted().items()) for value in values]
     return [*lines, f"{folder / predict.OUTPUT}: {'signed' if signed else 'NOT SIGNED (--key)'}"]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from appliance.errors import ImageError
 from appliance.imaging.papers import fleet
 from appliance.imaging.papers.fleet import FleetOptions
-from appliance.platforms import PLATFORMS, SNP, TPM
+from appliance.platforms import NITRO, PLATFORMS, SNP, TPM
 from appliance.policy import Loaded
 from appliance.policy.schema.service import Listener
 
@@ -78,6 +78,8 @@ def _platform(loaded: Loaded, options: Options) -> str:
     if chosen not in allowed:
         raise ImageError(f"platform {chosen or 'not chosen'}, the policy allows {', '.join(allowed)}",
                          hint="choose one with --platform")
+    if chosen == NITRO.name:
+        raise ImageError(f"platform {chosen} is of EC2, and KubeVirt has none", hint="for a TPM of the host's: tpm")
     return chosen
 
 

@@ -31,6 +31,7 @@ from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.measured import second
 from appliance.attestation.measured.first import Golden, SnpPrediction, TdxPrediction, TpmPrediction
+from appliance.attestation.measured.nitro import NitroPrediction
 from appliance.attestation.measured.second import FIRMWARE, SnpRow, TdxRow
 from appliance.errors import ImageError
 from appliance.imaging.predict import clouds, gpt, idblock
@@ -73,6 +74,7 @@ class Options:
     golden: tuple[Golden, ...] = ()
     key: Ed25519PrivateKey | None = field(default=None, repr=False)
     cloud: CloudRows | None = field(default=None, repr=False)
+    nitro: bool = False
 
 
 def predict(options: Options) -> Measurements:
@@ -88,7 +90,8 @@ def predict(options: Options) -> Measurements:
     td_rows, launch_rows = ((), ()) if options.cloud is None else options.cloud(log)
     found = _assembled(document, files, sev_snp=(*_sev_snp(options.snp, uki.pe.data), *launch_rows),
                        tdx=(*_tdx(options.tdx_firmware, log), *td_rows),
-                       tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}))
+                       tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}),
+                       nitro=predict_tpm.nitro(log) if options.nitro else None)
     write(options.folder, found, options.key)
     return found
 
@@ -200,15 +203,17 @@ def _in_order(golden: tuple[Golden, ...]) -> tuple[Golden, ...]:
 
 
 def _assembled(document: Mapping[str, Any], files: dict[str, str], *, sev_snp: tuple[SnpPrediction | SnpRow, ...],
-               tdx: tuple[TdxPrediction | TdxRow, ...], tpm: TpmPrediction) -> Measurements:
-    """Return the whole, checked as a reader checks it: of version 2 if a row needs it."""
+               tdx: tuple[TdxPrediction | TdxRow, ...], tpm: TpmPrediction,
+               nitro: NitroPrediction | None = None) -> Measurements:
+    """Return the whole, checked as a reader checks it: of version 2 if a row or the registers of a
+    NitroTPM need it."""
     build = {name: entry(document, "build", name) for name in ("version", "code_sha384", "kernels_sha384")}
     try:
         common = {"build": Build.model_validate(build), "image": files,
                   "policy_sha384": entry(document, "policy", "sha384"), "tpm": tpm}
-        if any(isinstance(each, SnpRow | TdxRow) for each in (*sev_snp, *tdx)):
+        if nitro is not None or any(isinstance(each, SnpRow | TdxRow) for each in (*sev_snp, *tdx)):
             found: Measurements = measurements.SourcedMeasurements(
-                format=measurements.SECOND, **common,
+                format=measurements.SECOND, **common, nitro=nitro,
                 sev_snp=tuple(second.snp_row(each) if isinstance(each, SnpPrediction) else each for each in sev_snp),
                 tdx=tuple(second.tdx_row(each) if isinstance(each, TdxPrediction) else each for each in tdx))
         else:

@@ -11,12 +11,19 @@ which PCR); systemd-stub(7).
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from appliance.attestation.measured.first import PREDICTED_PCRS, ZERO_PCRS, PcrEvent, TpmPrediction
+from appliance.attestation.measured.nitro import NITRO_PCRS, NitroPrediction
 from appliance.imaging.predict.uki import MEASURED, Uki
 
+_GLOBAL, _SECURITY = UUID("8be4df61-93ca-11d2-aa0d-00e098032b8c"), UUID("d719b2cb-3d3a-4596-a3bc-dad00e67656f")
+# The variables of Secure Boot in their order, while it is off: UEFI 2.10, sections 3.3 and 32.6
+SECURE_BOOT_OFF = ((_GLOBAL, "SecureBoot", b"\x00"), (_GLOBAL, "PK", b""), (_GLOBAL, "KEK", b""),
+                   (_SECURITY, "db", b""), (_SECURITY, "dbx", b""))
 EV_SEPARATOR, EV_EVENT_TAG, EV_IPL = 0x4, 0x6, 0xD
 EV_EFI_BOOT_SERVICES_APPLICATION, EV_EFI_GPT_EVENT, EV_EFI_ACTION = 0x80000003, 0x80000006, 0x80000007
 SEPARATOR = bytes(4)
@@ -95,3 +102,23 @@ def rtmrs(log: Sequence[Event], separators: int = 1) -> tuple[None, bytes, bytes
             left -= event.kind == EV_SEPARATOR
     second = [event.digests["sha384"] for event in log if 8 <= event.pcr <= 15]
     return None, extend(first, "sha384"), extend(second, "sha384"), bytes(48)
+
+
+def secure_boot_off(algorithm: str) -> bytes:
+    """PCR 7 of a machine without keys of Secure Boot: UEFI_VARIABLE_DATA of each variable, then the
+    separator."""
+    measured = [vendor.bytes_le + struct.pack("<QQ", len(name), len(content)) + name.encode("utf-16-le") + content
+                for vendor, name, content in SECURE_BOOT_OFF]
+    return extend([hashlib.new(algorithm, each).digest() for each in (*measured, SEPARATOR)], algorithm)
+
+
+def nitro(log: Sequence[Event]) -> NitroPrediction:
+    """Return the registers of a NitroTPM after the same boot on EC2, in the SHA-384 bank.
+
+    AWS computes PCR 4 and PCR 7 by the same events (aws/NitroTPM-Tools). No image of ours was
+    booted there.
+    """
+    values = {number: extend([event.digests["sha384"] for event in log if event.pcr == number], "sha384")
+              for number in NITRO_PCRS}
+    values[7] = secure_boot_off("sha384")
+    return NitroPrediction(bank="sha384", pcrs={str(number): (value.hex(),) for number, value in values.items()})

@@ -123,6 +123,8 @@ FIELDS: Mapping[str, Judge] = {
     f"{_TDX}.tcb_grace": lambda before, after: ceiling(before or 0, after or 0),
     f"{_TDX}.mr_seam": accepted_or_any, f"{_TDX}.min_tee_tcb_svn": version_floor, f"{_TDX}.xfam": bits_accepted,
     f"{_EVIDENCE}.tpm.pcrs": demanded,
+    f"{_EVIDENCE}.azure.paravisor_measurements": accepted_or_any, f"{_EVIDENCE}.azure.id_key_sha384": pinned,
+    f"{_EVIDENCE}.azure.source": other,
     f"{_EVIDENCE}.gce.min_svn": floor,
     **_rows(f"{_EVIDENCE}.machines", other, "authority list"), f"{_EVIDENCE}.machines.min_version": floor,
     "state.device": other, **{f"state.key.{name}": judge for name, judge in _KEY.items()},
@@ -172,7 +174,8 @@ FIELDS: Mapping[str, Judge] = {
 
 # Of a block that may stand or not: what it is that one comes. That one goes is the opposite.
 BLOCKS: Mapping[str, Direction] = {
-    f"{_SNP}.min_tcb": "tightens", f"{_EVIDENCE}.gce": "tightens", f"{_EVIDENCE}.machines": "tightens",
+    f"{_SNP}.min_tcb": "tightens", f"{_EVIDENCE}.azure": "loosens",
+    f"{_EVIDENCE}.gce": "tightens", f"{_EVIDENCE}.machines": "tightens",
     "state": "changes",
     "state.key.broker": "changes", "state.successor": "loosens", "approvals": "tightens",
     "approvals.approver": "loosens", "model": "changes", "model.publisher": "tightens", "model.key": "changes",

@@ -19,7 +19,7 @@ def evidence(policy: Policy) -> Breaches:
     if policy.tee.evidence.debug and not policy.simulated:
         yield Breach(("tee", "evidence", "debug"), "debug = true accepts a guest that the host can read",
                       "leave it out in production", severity="warning")
-    if TPM.name in policy.tee.platforms:
+    if TPM.name in policy.tee.platforms and policy.tee.evidence.azure is None:
         yield Breach(("tee", "platforms"), "a TPM measures the boot, but protects nothing from the host: clients get "
                       'the verdict "measured boot, host trusted", never "verified"',
                       "use sev-snp or tdx where the host is not trusted", severity="warning")

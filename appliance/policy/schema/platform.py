@@ -17,6 +17,7 @@ from appliance.policy.schema.identifiers import (
     NAME,
     TEE_TCB_SVN,
     XFAM,
+    FreeText,
     Hash,
     Path,
     TaggedHex,
@@ -213,6 +214,24 @@ class TpmRegisters(Block):
         default=(0, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13), description="The PCRs that a quote must cover.")
 
 
+class Azure(Block):
+    """Microsoft's paravisors that are trusted below a guest on Azure. The hardware's report there is
+    of a paravisor, which holds the TPM that measures the guest: `platforms = ["tpm"]` with this
+    block gives "verified, Microsoft's paravisor trusted" where the report is of a named one."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = "attestation/tpm/judging/paravisor"
+
+    paravisor_measurements: Annotated[tuple[str, ...], SetOf(Hash(384))] = Field(
+        default=(), description="The launch digests (SEV-SNP) and MRTDs (TDX) of paravisors that are trusted. Empty: "
+        "any that is signed by `id_key_sha384`.")
+    id_key_sha384: Annotated[str | None, Hash(384)] = Field(
+        default=None, description="Digest of Microsoft's key that signed the ID block of the paravisor; of SEV-SNP "
+        "only, so that a TD cannot show it and fails. Absent: not compared.")
+    source: Annotated[str, FreeText(1, 200)] = Field(
+        description="Where these values come from, for whoever reads a verdict: an address, or the machine on which "
+        "they were recorded and when.")
+
+
 class Gce(Block):
     """Google's endorsement of the firmware, which evidence must then have. A row of the
     measurements shows it, as `appliance image predict --gce-endorsement` writes it."""
@@ -268,6 +287,8 @@ class Requirements(Block):
     sev_snp: SevSnp = Field(default_factory=SevSnp, description="Requirements on AMD SEV-SNP reports.")
     tdx: Tdx = Field(default_factory=Tdx, description="Requirements on Intel TDX quotes.")
     tpm: TpmRegisters = Field(default_factory=TpmRegisters, description="Requirements on TPM quotes.")
+    azure: Azure | None = Field(since=Since(2), default=None, description="Microsoft's paravisors that are trusted; "
+                                "absent: none, so that a guest on Azure is as any with a TPM of its host's.")
     gce: Gce | None = Field(since=Since(2), default=None, description="Google's endorsement of the firmware; absent: "
                             "none is demanded.")
     machines: Machines | None = Field(since=Since(2), default=None, description="The machines that are accepted; "

@@ -34,12 +34,14 @@ def read(found: Members) -> EnvelopeParts:
     quote, stated = strict.text(found, "quote", _WHAT), found.get("report_data")
     return EnvelopeParts(
         (strict.hexadecimal if quote[:2] in ("04", "05") else strict.octets_in_base64)(quote, f"{_WHAT}: quote"),
-        events=_events(found.get("event_log")),
+        events=events(found.get("event_log")),
         report_data=strict.hexadecimal(stated, f"{_WHAT}: report_data") if stated else None,
         told=tuple((name, strict.text(found, name, _WHAT)) for name in ("vm_config",) if found.get(name)))
 
 
-def _events(log: object) -> tuple[Event, ...] | None:
+def events(log: object) -> tuple[Event, ...] | None:
+    """The events in a list, or in a text that holds one; None where there are none. Raises
+    MalformedEvidenceError or UnsupportedEvidenceError."""
     if not log:
         return None
     try:

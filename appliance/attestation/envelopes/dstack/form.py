@@ -15,7 +15,7 @@ from appliance.codec.cursor import Cursor
 from appliance.errors import UnsupportedEvidenceError
 
 TDX, GCP_TDX, NITRO, SNP, NITRO_TPM = range(5)
-_NAMES = {NITRO: "AWS Nitro Enclaves", NITRO_TPM: "AWS NitroTPM"}
+_NAMES = {NITRO: "AWS Nitro Enclaves"}
 _WHAT = "dstack attestation"
 _STARTS = {TDX: (b"\x04\x00\x02\x00\x81\x00\x00\x00", b"\x05\x00\x02\x00\x81\x00\x00\x00"),
            SNP: tuple(bytes((version, 0, 0, 0)) for version in range(2, 6)), NITRO: (b"\x84\x44\xa1\x01",)}
@@ -44,9 +44,11 @@ def read(data: bytes) -> tuple[EnvelopeParts, bytes]:
     platform = cursor.take(2, "version and platform")[1]
     if platform in _NAMES:
         raise UnsupportedEvidenceError(f"{_WHAT}: {_NAMES[platform]} is not a platform of this appliance",
-                                       code="envelope-platform", hint="TDX and SEV-SNP are; verify AWS' documents "
-                                       "with AWS' own tools")
+                                       code="envelope-platform", hint="TDX, SEV-SNP and NitroTPM are; verify documents "
+                                       "of enclaves with AWS' own tools")
     evidence = scale.octets(cursor, "quote")
+    if platform == NITRO_TPM:
+        return EnvelopeParts(evidence, unjudged=("all behind the document",)), b""
     if platform == SNP:
         certificates = tuple(scale.octets(cursor, "certificate")
                              for _ in range(scale.count(cursor, "certificates")))

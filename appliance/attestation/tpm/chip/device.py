@@ -17,7 +17,8 @@ from appliance.attestation.x509 import walks
 from appliance.codec.cursor import Cursor
 from appliance.errors import AttestationError
 
-SHA256, AES, CFB = 0x000B, 0x0006, 0x0043
+SHA256, SHA384, AES, CFB = 0x000B, 0x000C, 0x0006, 0x0043
+BANKS = {"sha256": SHA256, "sha384": SHA384}
 ALL_PCRS = tuple(range(24))
 MAX_NV_BYTES, _NV_CHUNK = 1 << 16, 512
 _READ_AT_ONCE = 8  # PCR values in one answer at most (Part 3, section 22.4)
@@ -119,10 +120,10 @@ def _provisioned(tpm: Tpm, cloud: CloudKey) -> LoadedKey | None:
     return None if template is None else create_primary(tpm, template)
 
 
-def selection(pcrs: Sequence[int]) -> bytes:
-    """TPML_PCR_SELECTION of the SHA-256 bank (Part 2, section 10.9.7)."""
+def selection(pcrs: Sequence[int], bank: int = SHA256) -> bytes:
+    """TPML_PCR_SELECTION of one bank (Part 2, section 10.9.7)."""
     bits = sum(1 << number for number in pcrs)
-    return struct.pack(">IHB", 1, SHA256, 3) + bits.to_bytes(3, "little")
+    return struct.pack(">IHB", 1, bank, 3) + bits.to_bytes(3, "little")
 
 
 def _selected(cursor: Cursor) -> list[int]:
@@ -136,19 +137,20 @@ def _selected(cursor: Cursor) -> list[int]:
     return found
 
 
-def read_pcrs(tpm: Tpm, pcrs: Sequence[int] = ALL_PCRS) -> dict[int, bytes]:
-    """Values of the SHA-256 bank. Raises AttestationError if the TPM does not have that bank."""
+def read_pcrs(tpm: Tpm, pcrs: Sequence[int] = ALL_PCRS, bank: int = SHA256) -> dict[int, bytes]:
+    """Values of a bank, by its algorithm. Raises AttestationError if the TPM does not have it."""
     values: dict[int, bytes] = {}
     wanted = sorted(set(pcrs))
     while wanted:
-        answer = tpm.require(client.PCR_READ, parameters=selection(wanted[:_READ_AT_ONCE]))
+        answer = tpm.require(client.PCR_READ, parameters=selection(wanted[:_READ_AT_ONCE], bank))
         cursor = answer.cursor("PCR values")
         cursor.take(4, "update counter")
         given = _selected(cursor)
         digests = [cursor.sized(2, "digest") for _ in range(min(cursor.number(4, "number of digests"), len(given)))]
         if not given or len(digests) != len(given) or not set(given) <= set(wanted):
-            raise AttestationError(f"TPM: PCR {wanted[0]} of SHA-256 is not there", code="tpm-bank",
-                                   hint="allocate the SHA-256 bank in the firmware's set-up")
+            name = next(name for name, each in BANKS.items() if each == bank).replace("sha", "SHA-")
+            raise AttestationError(f"TPM: PCR {wanted[0]} of {name} is not there", code="tpm-bank",
+                                   hint=f"allocate the {name} bank in the firmware's set-up")
         values |= zip(given, digests, strict=True)
         wanted = [number for number in wanted if number not in values]
     return dict(sorted(values.items()))

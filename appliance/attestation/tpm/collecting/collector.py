@@ -17,6 +17,7 @@ from appliance.attestation.evidence import Provider, ReportWithCollateral, TpmEn
 from appliance.attestation.tpm import abi, container, credential
 from appliance.attestation.tpm.chip import activate, device
 from appliance.attestation.tpm.chip.client import DEVICE, Tpm
+from appliance.attestation.tpm.collecting import td_quote
 from appliance.attestation.tpm.container import AZURE_MAGIC, MAX_LOG_BYTES, TpmEvidence
 from appliance.errors import AttestationError
 from appliance.platforms import TPM
@@ -28,7 +29,8 @@ _TRANSIENT = 0x80  # TPM_HT_TRANSIENT, Part 2, section 7.2
 class TpmProvider(Provider):
     """A TPM, its attestation key loaded. Raises AttestationError if there is none or it refuses."""
 
-    def __init__(self, path: Path = DEVICE, event_log: Path = EVENT_LOG) -> None:
+    def __init__(self, path: Path = DEVICE, event_log: Path = EVENT_LOG,
+                 quotes: tuple[str, int] = td_quote.SERVICE) -> None:
         self._tpm = Tpm(path)
         try:
             self._key = device.attestation_key(self._tpm)
@@ -38,6 +40,7 @@ class TpmProvider(Provider):
         except AttestationError:
             self._tpm.close()
             raise
+        self._td_quote = None if self._azure is None else td_quote.of(self._azure, quotes)  # of this boot's report
         self._log = _read_log(event_log)
         self._ek: activate.LoadedEk | None = None  # made when it is first needed: with RSA that takes a while
         self._activating = threading.Lock()
@@ -64,7 +67,7 @@ class TpmProvider(Provider):
             quote = abi.parse_quote(message)
             if quote.pcr_digest == hashlib.sha256(together).digest():  # no PCR changed between the two
                 evidence = TpmEvidence(message, signature, self._key.public, together, self._log,
-                                       self._key.certificate, self._certificate(), self._azure)
+                                       self._key.certificate, self._certificate(), self._azure, self._td_quote)
                 return ReportWithCollateral(evidence.to_bytes(), self._ek_chain)
         raise AttestationError("TPM: its PCRs change all the time, or its quotes are of others", code="tpm-race")
 

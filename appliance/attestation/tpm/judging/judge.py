@@ -45,4 +45,5 @@ JUDGE = Judge(_verify, _validate, lambda _claims: "by the attestation key in the
               required=("measurement", "ak-origin"), rules=RULES, recognise=_recognise,
               names=_names, concluded=standing.concluded, endorsement=validate.endorsement,
               challenged=("ek-activation",), awaited=frozenset({machine.RULE}), lifted_by=standing.BOUND,
-              known_by=standing.known_by, fields={"pcrs-covered": "tee.evidence.tpm.pcrs"})
+              known_by=standing.known_by, fields={"pcrs-covered": "tee.evidence.tpm.pcrs",
+                                            "paravisor": "tee.evidence.azure.paravisor_measurements"})

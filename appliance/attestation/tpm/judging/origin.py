@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from appliance.attestation.snp.judging import verify as snp_verify
 from appliance.attestation.snp.judging.verify import SnpClaims
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.tdx.judging.verify import TdxClaims
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.container import TpmEvidence
 from appliance.attestation.tpm.judging import azure
@@ -59,16 +61,26 @@ def _root(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral, at
 
 
 def _bound_by(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral, at: datetime,
-              roots: Roots) -> SnpClaims | None:
-    """The SEV-SNP claims that bind the key; None without a report, or without the certificates to
-    check it with."""
+              roots: Roots) -> SnpClaims | TdxClaims | None:
+    """The hardware's claims that bind the key; None without a report or quote, or without the
+    collateral to check it with."""
     report = None if evidence.azure_report is None else azure.parse(evidence.azure_report)
-    if report is None or report.kind != azure.SNP:
+    if report is None or (report.kind == azure.TDX and evidence.td_quote is None):
         return None
     try:
+        if evidence.td_quote is not None:
+            return _bound_by_td(report, evidence.td_quote, key, collateral, at, roots)
         return bound_by(report, key, collateral, at, roots)
     except UncheckedEvidenceError:
         return None
+
+
+def _bound_by_td(report: HclReport, quote: bytes, key: AttestationKey, collateral: Collateral, at: datetime,
+                 roots: Roots) -> TdxClaims:
+    """The TDX claims of a quote that binds an Azure report's runtime data, which name `key`."""
+    claims = tdx_verify.verify(quote, collateral, at=at, root=roots.intel, root_der=roots.intel_der)
+    _check_named(report, claims.quote.body.report_data, key)
+    return claims
 
 
 def bound_by(report: HclReport, key: AttestationKey, collateral: Collateral, at: datetime, roots: Roots) -> SnpClaims:
@@ -81,10 +93,16 @@ def bound_by(report: HclReport, key: AttestationKey, collateral: Collateral, at:
         raise UncheckedEvidenceError("Azure report: a TDREPORT, which only the CPU that made it can check",
                                      hint="examine a TDX quote of it")
     claims = snp_verify.verify(report.hardware, collateral, at=at, roots=roots.amd)
-    if claims.report.report_data[:32] != hashlib.sha256(report.runtime).digest():
+    _check_named(report, claims.report.report_data, key)
+    return claims
+
+
+def _check_named(report: HclReport, report_data: bytes, key: AttestationKey) -> None:
+    """The hardware's report data bind the runtime data, and these name the key. Raises
+    ForgedEvidenceError."""
+    if report_data[:32] != hashlib.sha256(report.runtime).digest():
         raise ForgedEvidenceError(
             "Azure report: the runtime data is not what the hardware report binds", code="azure-runtime-data")
     numbers = key.key.public_numbers() if isinstance(key.key, rsa.RSAPublicKey) else None
     if numbers is None or report.attestation_key() != (numbers.n, numbers.e):
         raise ForgedEvidenceError("Azure report: it names another key than the one that quoted", code="tpm-ak-binding")
-    return claims

@@ -1,6 +1,7 @@
 """How far a TPM's evidence reaches: its registers, whose the key is, and what that is worth.
 
-A hardware report that binds the key is judged by the policy as any other.
+A hardware report that binds the key is judged by the policy as any other. On Azure it is of
+Microsoft's paravisor, which counts where the policy names it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from appliance.attestation.findings import Finding, judged
 from appliance.attestation.snp.judging.validate import SnpExpectations
 from appliance.attestation.snp.judging.validate import validate as validate_snp
 from appliance.attestation.snp.judging.verify import SnpClaims
-from appliance.attestation.tpm.judging import registers, validate
+from appliance.attestation.tpm.judging import paravisor, registers, validate
+from appliance.attestation.tpm.judging.paravisor import Hardware
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.platforms import SNP
 
@@ -39,12 +41,15 @@ def _measured(claims: TpmClaims, asked: ClientTerms) -> Findings:
 def _key(claims: TpmClaims, asked: ClientTerms) -> Findings:
     """Whose the attestation key is."""
     bound = claims.bound_by
-    if bound is not None and _is_known(bound, asked):
-        found: list[Finding] = [Finding(BOUND, "holds", f"AMD SEV-SNP, {bound.product}"), *(
+    below = paravisor.judge(bound, asked)
+    if bound is not None and below and below[0].outcome == "holds":
+        found: list[Finding] = [Finding(BOUND, "holds", paravisor.told(bound)), *below]
+    elif isinstance(bound, SnpClaims) and _is_known(bound, asked):
+        found = [Finding(BOUND, "holds", paravisor.told(bound)), *(
             each for each in validate_snp(bound, SnpExpectations(), asked.policy.tee.evidence, at=asked.at)
             if each.rule != "measurement")]
     else:
-        found = [Finding(BOUND, "not checked", f"{_unbound(bound)}: THE HOST IS TRUSTED")]
+        found = [Finding(BOUND, "not checked", f"{_unbound(bound)}: THE HOST IS TRUSTED"), *below[:1]]
     activation = validate.activation(claims, asked.ek_roots, asked.activated, at=asked.at)
     origin = validate.origin(claims, asked.attestation_keys, bound=found[0].outcome == "holds",
                              activated=activation.outcome == "holds")
@@ -61,14 +66,19 @@ def _is_known(bound: SnpClaims, asked: ClientTerms) -> bool:
             and bound.report.measurement in asked.measurements.sev_snp_digests())
 
 
-def _unbound(bound: SnpClaims | None) -> str:
+def _unbound(bound: Hardware | None) -> str:
     if bound is None:
         return "no hardware report names it"
-    return f"an SEV-SNP guest names it that is not the policy's (launch digest {bound.report.measurement.hex()})"
+    return (f"a guest of {paravisor.told(bound)} names it that is not the policy's "
+            f"({paravisor.measurement(bound).hex()})")
 
 
 def known_by(outcomes: Mapping[str, Finding]) -> str:
-    """Say how the attestation key is known to be a TPM's, by what is strongest."""
+    """Say how the attestation key is known to be a TPM's, by what is strongest, and whose word it
+    is on Azure."""
+    if outcomes[BOUND].outcome == "holds":
+        below = outcomes.get(paravisor.RULE)
+        return paravisor.TRUSTED if below is not None and below.outcome == "holds" else ""
     if outcomes["ek-activation"].outcome == "holds":
         return "the TPM is known by activation: its attestation key is beside an endorsement key that a maker certified"
     if outcomes["ak-origin"].outcome != "holds":

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from appliance.attestation.case import event_log
 from appliance.attestation.snp.judging.verify import SnpClaims
+from appliance.attestation.tdx.judging.verify import TdxClaims
 from appliance.attestation.tpm import abi
 from appliance.attestation.tpm.abi import HASHES, Pcrs, PublicArea, TpmQuote
 from appliance.attestation.tpm.judging.signature import Signature, parse_signature
@@ -80,7 +81,7 @@ class TpmClaims:
     events: tuple[event_log.Event, ...] = field(default=(), repr=False)
     log: event_log.Explanation | None = None  # what the event log explains; None without log or values
     root: str | None = None           # the pinned root above the AK's certificate
-    bound_by: SnpClaims | None = None  # the SEV-SNP report that binds the AK
+    bound_by: SnpClaims | TdxClaims | None = None  # the hardware's report or quote that binds the AK
     ek_certificate: bytes | None = None  # DER, and proof of nothing: that takes a challenge
     others: tuple[x509.Certificate, ...] = field(default=(), repr=False)  # at hand to build chains with
 

@@ -1,0 +1,3 @@
+"""Ask a NitroTPM for its document. This half ships in the image."""
+
+__all__ = ["collector"]
