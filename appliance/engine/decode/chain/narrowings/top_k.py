@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from appliance.engine.decode.chain.candidates import Candidates, Ids, Narrowing
 from appliance.engine.decode.chain.ordering import highest
+from appliance.engine.decode.chain.sweeps.left import SweptCandidates
+from appliance.engine.decode.chain.sweeps.rows import Mask
 
 
 def first(candidates: Candidates, count: float) -> Ids | None:
@@ -11,4 +13,9 @@ def first(candidates: Candidates, count: float) -> Ids | None:
     return highest(candidates.logits, int(count), candidates.scratch) if count < candidates.count else None
 
 
-STAGE = Narrowing(("top_k",), first)
+def swept(candidates: SweptCandidates, count: float) -> Mask | None:
+    """The same of a whole row."""
+    return candidates.highest(int(count)) if count < candidates.count else None
+
+
+STAGE = Narrowing(("top_k",), first, sweep=swept)
