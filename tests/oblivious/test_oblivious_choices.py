@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.ordering import highest
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.chain.sweeps.rows import MOST
+from appliance.engine.decode.generation import GenerationRequest, check_sweeping
 from appliance.engine.decode.sampler import Sampler, Sampling, invert, log_probabilities
 from appliance.errors import EngineError
 from tests.support.extent import examples
@@ -23,7 +25,8 @@ SAMPLINGS = (
 WHOLE = (  # of which a list of the whole vocabulary is left, or no short one
     Sampling(seed=1, top_p=0.9), Sampling(seed=2, top_p=0.5, temperature=0.7), Sampling(seed=3, min_p=0.05),
     Sampling(seed=4, top_k=MOST + 1, top_p=0.99), Sampling(seed=5, tfs_z=0.9), Sampling(seed=6, tfs_z=0.4, top_p=0.9),
-    Sampling(seed=7, typical_p=0.7), Sampling(seed=8, typical_p=0.9, temperature=1.4), Sampling(seed=9, top_n_sigma=1.5),
+    Sampling(seed=7, typical_p=0.7), Sampling(seed=8, typical_p=0.9, temperature=1.4),
+    Sampling(seed=9, top_n_sigma=1.5),
     Sampling(seed=10, epsilon_cutoff=20.0), Sampling(seed=11, eta_cutoff=30.0),
     Sampling(seed=12, xtc_probability=1.0, xtc_threshold=0.02), Sampling(seed=13, xtc_probability=0.5, top_p=0.95),
     Sampling(seed=14, mirostat=2), Sampling(seed=15, mirostat=1), Sampling(seed=16, mirostat=2, mirostat_tau=0.5),
@@ -142,6 +145,15 @@ def test_refused(sampling: Sampling, named: str) -> None:
     with pytest.raises(EngineError, match=named) as caught:
         Sampler(sampling, (1,), 300, Scratch(300, kernels(), sweeps=True))
     assert "memory-access" == caught.value.code
+
+
+@pytest.mark.parametrize(("request_", "named"), [
+    (GenerationRequest((1,), 4, beam=Beam(2)), "beam search"),
+    (GenerationRequest((1,), 4, Sampling(token_healing=2)), "token_healing")], ids=["beam", "healing"])
+def test_features_refused(request_: GenerationRequest, named: str) -> None:
+    """So are features that look tokens up."""
+    with pytest.raises(EngineError, match=f"goes with no {named}"):
+        check_sweeping(request_)
 
 
 def test_no_token_has_a_chance() -> None:

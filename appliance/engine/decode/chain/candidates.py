@@ -67,7 +67,7 @@ class Candidates:
         """Keep some of the candidates: those at these places (ascending) among them, or those that
         a mask has; None keeps all."""
         if which is not None:
-            places = np.flatnonzero(which) if which.dtype == np.bool_ else which
+            places: Ids = np.flatnonzero(which) if which.dtype == np.bool_ else which.view(np.int64)
             self.ids = places if self.ids is None else self.ids[places]
 
     def allow(self, mask: Mask) -> None:

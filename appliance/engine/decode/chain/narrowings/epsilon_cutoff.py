@@ -16,7 +16,8 @@ def probable(candidates: Candidates, least: float) -> Mask:
     """The candidates whose probability is `least` or more, and of the best."""
     weights = candidates.weights()
     floor = min(least * exact.total(weights, candidates.scratch), 1.0)  # the best weighs 1
-    return np.greater_equal(weights, floor, out=candidates.scratch.mask[:weights.size])
+    mask: Mask = np.greater_equal(weights, floor, out=candidates.scratch.mask[:weights.size])
+    return mask
 
 
 STAGE = Narrowing(("epsilon_cutoff",), lambda candidates, cutoff: probable(candidates, cutoff * UNIT))

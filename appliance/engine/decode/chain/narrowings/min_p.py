@@ -12,7 +12,8 @@ from appliance.engine.decode.chain.sweeps.rows import Mask
 def likely(candidates: Candidates, share: float) -> Mask:
     """The candidates whose logit is at least the highest plus ln(`share`)."""
     x = candidates.below()
-    return np.greater_equal(x, exact.ln(share), out=candidates.scratch.mask[:x.size])
+    mask: Mask = np.greater_equal(x, exact.ln(share), out=candidates.scratch.mask[:x.size])
+    return mask
 
 
 STAGE = Narrowing(("min_p",), likely)

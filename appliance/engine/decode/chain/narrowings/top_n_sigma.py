@@ -23,7 +23,8 @@ def near(candidates: Candidates, deviations: float) -> Mask:
     np.multiply(some, some, out=some)
     deviation = math.sqrt(exact.total(some, scratch) / some.size)
     x = candidates.below()
-    return np.greater_equal(x, -deviations * deviation, out=scratch.mask[:x.size])
+    mask: Mask = np.greater_equal(x, -deviations * deviation, out=scratch.mask[:x.size])
+    return mask
 
 
 def swept(candidates: SweptCandidates, deviations: float) -> Mask:
@@ -36,7 +37,8 @@ def swept(candidates: SweptCandidates, deviations: float) -> Mask:
     np.multiply(some, candidates.places[:some.size] < count, out=some)
     np.multiply(some, some, out=some)
     deviation = math.sqrt(exact.total(some, scratch) / count)
-    return np.greater_equal(x, -deviations * deviation, out=scratch.mask[:x.size])
+    mask: Mask = np.greater_equal(x, -deviations * deviation, out=scratch.mask[:x.size])
+    return mask
 
 
 STAGE = Narrowing(("top_n_sigma",), near, sweep=swept)

@@ -30,7 +30,8 @@ def without_top(candidates: Candidates, probability: float, threshold: float) ->
     logits, places = candidates.logits, np.arange(weights.size)
     some = chosen(top, logits, np.float32(np.inf), scratch.wide.view(np.float32)[:logits.size])
     last = int((places * (some == some.min())).max())
-    return ~top | (places == last)
+    rest: Mask = ~top | (places == last)
+    return rest
 
 
 STAGE = Narrowing(("xtc_probability", "xtc_threshold"), without_top, loses_best=True)

@@ -49,7 +49,7 @@ class SweptCandidates(Candidates):
         if not self.whole:
             super().keep(which)
         elif which is not None:
-            self._forward(which & (self.places[:which.size] < self._left))
+            self._forward(which.astype(np.bool_) & (self.places[:which.size] < self._left))
 
     def keep_best(self) -> None:
         """Keep the one with the highest logit, of equal ones the lowest token."""

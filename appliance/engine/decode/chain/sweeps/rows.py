@@ -76,7 +76,8 @@ class Sweep:
             marks.fill(1)
         else:
             self._mark(logits.ctypes.data, logits.size, count, marks.ctypes.data)
-        return marks != 0
+        mask: Mask = marks != 0
+        return mask
 
     def forward(self, values: NDArray[Any], names: Whole, mask: Mask, hole: int) -> int:
         """Move what is marked in two rows of `Rows` to the front; how many they are."""
@@ -116,7 +117,8 @@ class Sweep:
         rows = self.rows
         border = self.number(rows.keys, count - 1)
         last = self.number(rows.payloads, count - 1) >> 32
-        return (keys < border) | ((keys == border) & (rows.places[:keys.size] <= last))
+        mask: Mask = (keys < border) | ((keys == border) & (rows.places[:keys.size] <= last))
+        return mask
 
     def number(self, row: NDArray[Any], place: int) -> Any:
         """One number of a row in pages."""

@@ -11,7 +11,7 @@ from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.dry import MOST, MOST_LN, Dry
 from appliance.engine.decode.chain.penalties import Bias, CountPenalty, Repeats
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.sweeps.rows import Mask, Sweep, Wide, chosen
+from appliance.engine.decode.chain.sweeps.rows import Mask, Sweep, Whole, Wide, chosen
 from appliance.errors import EngineError
 
 _MINUS_ZERO = np.int32(-1 << 31)
@@ -97,7 +97,7 @@ class TallyDry(Dry):
         row = _sweep(scratch).sums(following.tolist(), self._penalties(runs) * free, highest=True)
         np.subtract(logits, row.view(np.float32), out=logits)
 
-    def _penalties(self, runs: Wide) -> Wide:
+    def _penalties(self, runs: Wide) -> Whole:
         """The penalty of each length, as the bits of a float32: they have the order of the numbers.
         """
         powers = exact.exps(np.minimum(np.maximum(runs - self._allowed, 0) * exact.ln(self._base), MOST_LN))
