@@ -64,8 +64,8 @@ class Candidates:
         return self._all
 
     def keep(self, which: Ids | Mask | None) -> None:
-        """Keep some of the candidates: those at these places (ascending) among them, or those that
-        a mask has; None keeps all."""
+        """Keep some of the candidates, by their places (ascending) among them or by a mask; None
+        keeps all."""
         if which is not None:
             places: Ids = np.flatnonzero(which) if which.dtype == np.bool_ else which.view(np.int64)
             self.ids = places if self.ids is None else self.ids[places]

@@ -34,7 +34,7 @@ class SweptCandidates(Candidates):
 
     @property
     def logits(self) -> Logits:
-        """As of `Candidates`; behind those that are left there are holes."""
+        """As of `Candidates`; holes follow the logits of those that are left."""
         self._settle()
         return super().logits
 

@@ -30,7 +30,7 @@ Reals = NDArray[np.float64]
 
 
 def _filled(vocabulary: int) -> tuple[int, int]:
-    """Entries of a row, and of one that is sorted."""
+    """Entries of a row, and of a sorted one."""
     count = -(-vocabulary // _CHUNK) * _CHUNK
     return count, 1 << (count - 1).bit_length()
 
