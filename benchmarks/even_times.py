@@ -3,9 +3,9 @@ which kind the text is.
 
 Texts of two kinds, prose and all others, have the same number of bytes. They are read in an order
 that is drawn, by a tokenizer in oblivious form. Welch's t-test compares the processor times of both
-kinds, as dudect does (Reparaz, Balasch, Verbauwhede: "Dude, is my code constant time?", 2017). It is
-made of all times, and of those below some quantiles, since interrupts are not part of the code. Two
-parts are timed: the compiled kernel, and the whole call from text to a list.
+kinds, as dudect does (Reparaz, Balasch, Verbauwhede: "Dude, is my code constant time?", 2017). All
+times are compared, and then the times below some quantiles, since interrupts are not part of the
+code. Two parts are timed: the compiled kernel, and the whole call from text to a list.
 
 The exit code is 1 where |t| is 4.5 or more for the kernel.
 """
@@ -60,7 +60,7 @@ def prose(count: int, nbytes: int, seed: int) -> list[str]:
 
 
 def times(nbytes: int, count: int, seed: int, *, alike: bool = False) -> NDArray[np.int64]:
-    """The kind of each text, the time of the kernel and of the whole call, in nanoseconds: (`count`, 3)."""
+    """The kind of each text, and the nanoseconds of the kernel and of the whole call (`count`, 3)."""
     timed, swept = TimedKernels(oblivious.kernels(), "encode_text"), tokenizer.load(oblivious.metadata())
     swept.sweeping = Sweeps(swept, timed)  # type: ignore[arg-type]
     others = oblivious.drawn_texts(2 * _DIFFERENT, nbytes, seed)

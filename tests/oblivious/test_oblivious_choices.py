@@ -9,7 +9,7 @@ from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.ordering import highest
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.sweeps.rows import MOST
+from appliance.engine.decode.chain.sweeping import MOST
 from appliance.engine.decode.generation import GenerationRequest, check_sweeping
 from appliance.engine.decode.sampler import Sampler, Sampling, invert, log_probabilities
 from appliance.errors import EngineError

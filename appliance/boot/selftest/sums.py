@@ -1,4 +1,4 @@
-"""Self-test of a draw from fixed logits: their weights, the sums of these, the highest, their order,
+"""Self-test of a draw from fixed logits: their weights, the sums of these, the highest, the order,
 and the place of a draw."""
 
 from __future__ import annotations

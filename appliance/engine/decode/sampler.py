@@ -49,8 +49,8 @@ from appliance.engine.decode.chain.narrowings.table import NARROWINGS
 from appliance.engine.decode.chain.ordering import descending, highest
 from appliance.engine.decode.chain.penalties import Bias, CountPenalty, Repeats
 from appliance.engine.decode.chain.scratch import CHUNK, Scratch
+from appliance.engine.decode.chain.sweeping import MOST
 from appliance.engine.decode.chain.sweeps.left import SweptCandidates
-from appliance.engine.decode.chain.sweeps.rows import MOST
 from appliance.engine.decode.chain.sweeps.tallies import TallyBias, TallyCounts, TallyDry, TallyRepeats
 from appliance.engine.decode.chain.temperature import cool
 from appliance.errors import EngineError
@@ -111,7 +111,7 @@ Makers = Mapping[str, tuple[Callable[[Sampling, Sequence[int]], Adjustment], ...
 
 
 def _makers(repeats: type[Repeats], counts: type[CountPenalty], dry: type[Dry]) -> Makers:
-    """What makes the adjustments of an answer, by the names of samplers."""
+    """Functions that make the adjustments of an answer, by the names of samplers."""
     return MappingProxyType({
         "penalties": (
             lambda sampling, prompt: repeats(sampling.repeat_penalty, sampling.repeat_last_n, prompt),

@@ -9,7 +9,7 @@ import numpy as np
 
 from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.sweeps.rows import Mask, chosen
+from appliance.engine.decode.chain.sweeping import Mask, chosen
 from appliance.errors import EngineError
 
 

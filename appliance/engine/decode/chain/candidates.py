@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.decode.chain import exact
+from appliance.engine.decode.chain.ordering import descending, highest
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.sweeps.rows import Mask
+from appliance.engine.decode.chain.sweeping import Mask
 from appliance.policy.schema.sampling import BY_NAME
 
 Logits = NDArray[np.float32]
@@ -35,7 +36,7 @@ class Candidates:
         self.scratch, self.uniform = scratch, uniform
         self.ids: Ids | None = None  # None: all
         self.temperature = 1.0
-        self.whole = False  # whether rows have entries for those that are not left, too
+        self.whole = False  # whether rows are as long as the vocabulary, whatever is left
         self._all, self._own = logits, False
 
     @property
@@ -81,6 +82,15 @@ class Candidates:
     def token(self, place: int) -> int:
         """The token at a place among the candidates."""
         return place if self.ids is None else int(self.ids[place])
+
+    def highest(self, count: int) -> Ids | Mask:
+        """The `count` highest, as `keep` takes them."""
+        return highest(self.logits, count, self.scratch)
+
+    def best(self, count: int) -> Logits:
+        """The logits of the `count` highest, in descending order."""
+        order = descending(self.logits, highest(self.logits, count, self.scratch), self.scratch)
+        return np.take(self.logits, order, out=self.scratch.powers.view(np.float32)[:count], mode="clip")
 
     def at(self, values: NDArray[np.float64], place: int) -> float:
         """The value of the candidate at a place."""
@@ -135,7 +145,7 @@ class Narrowing:
     parameters: tuple[str, ...]  # the first one's neutral value turns it off
     keep: Callable[..., Ids | Mask | None]
     loses_best: bool = False  # whether the likeliest candidate may go
-    sweep: Callable[..., Mask | None] | None = None
+    sweep: Callable[..., Ids | Mask | None] | None = None
 
     def apply(self, candidates: Candidates, *values: float) -> None:
         """Keep what is to be kept."""

@@ -9,8 +9,6 @@ import numpy as np
 
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Candidates, below
-from appliance.engine.decode.chain.narrowings.top_k import STAGE as TOP_K
-from appliance.engine.decode.chain.sweeps.left import best
 
 _LN2 = 0.6931471805599453
 _ESTIMATED = 100  # candidates that version 1 estimates the exponent of Zipf's law from
@@ -44,7 +42,7 @@ class Mirostat:
         self._most -= self._rate * (self._surprise - self._target)
 
     def _second(self, candidates: Candidates) -> None:
-        """Keep those whose surprise is no more than the most; at least the best."""
+        """Keep candidates of no more surprise than the most; at least the best."""
         weights = candidates.weights()
         floor = min(exact.ln(exact.total(weights, candidates.scratch)) - self._most * _LN2, 0.0)
         if floor < 0.0:
@@ -56,12 +54,13 @@ class Mirostat:
     def _first(self, candidates: Candidates) -> None:
         """Keep the k highest, with k from an estimate of how steep the distribution is."""
         count = candidates.count
-        TOP_K.apply(candidates, self._k(candidates) if count > 1 else 1)
+        k = self._k(candidates) if count > 1 else 1
+        candidates.keep(candidates.highest(k) if k < count else None)
 
     def _k(self, candidates: Candidates) -> int:
         """How many to keep; all where there is no estimate."""
         count, scratch = min(candidates.count, _ESTIMATED), candidates.scratch
-        ordered = below(best(candidates, count), scratch, candidates.temperature)
+        ordered = below(candidates.best(count), scratch, candidates.temperature)
         falls = np.subtract(ordered[:-1], ordered[1:], out=scratch.sums[:count - 1])
         np.multiply(falls, _STEPS[:count - 1], out=falls)
         slope = float(np.cumsum(falls, out=scratch.powers[:count - 1])[-1]) / float(_SQUARES[count - 2])

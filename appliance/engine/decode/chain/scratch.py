@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.decode.chain.sweeps.rows import Sweep
+from appliance.engine.decode.chain.sweeping import Sweep
 from appliance.kernels.runtime.memory import ALIGNMENT, Memory
 from appliance.kernels.runtime.table import KernelTable
 from appliance.secure import locked

@@ -7,7 +7,7 @@ import numpy as np
 
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Candidates, Narrowing
-from appliance.engine.decode.chain.sweeps.rows import Mask
+from appliance.engine.decode.chain.sweeping import Mask
 
 UNIT = 1e-4
 

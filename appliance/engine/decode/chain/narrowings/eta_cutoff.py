@@ -8,7 +8,7 @@ import math
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Candidates, Narrowing
 from appliance.engine.decode.chain.narrowings.epsilon_cutoff import UNIT, probable
-from appliance.engine.decode.chain.sweeps.rows import Mask
+from appliance.engine.decode.chain.sweeping import Mask
 
 
 def surprising(candidates: Candidates, cutoff: float) -> Mask:

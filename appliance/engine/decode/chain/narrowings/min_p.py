@@ -6,7 +6,7 @@ import numpy as np
 
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Candidates, Narrowing
-from appliance.engine.decode.chain.sweeps.rows import Mask
+from appliance.engine.decode.chain.sweeping import Mask
 
 
 def likely(candidates: Candidates, share: float) -> Mask:

@@ -11,8 +11,8 @@ import numpy as np
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Candidates, Ids, Narrowing
 from appliance.engine.decode.chain.ordering import descending
+from appliance.engine.decode.chain.sweeping import Mask
 from appliance.engine.decode.chain.sweeps.left import SweptCandidates
-from appliance.engine.decode.chain.sweeps.rows import Mask
 
 _FLAT = 1e-6  # a curvature that is no more than this is taken as the same everywhere
 
@@ -42,7 +42,7 @@ def head(candidates: Candidates, share: float) -> Ids | None:
     return None if place == count - 2 else np.sort(order[:max(place, 1)])
 
 
-def swept(candidates: SweptCandidates, share: float) -> Mask | None:
+def swept(candidates: SweptCandidates, share: float) -> Ids | Mask | None:
     """The same of a whole row: what lies behind the candidates has no curvature."""
     scratch, bends = candidates.scratch, candidates.count - 2
     if bends <= 0:

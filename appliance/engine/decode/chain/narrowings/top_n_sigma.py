@@ -9,8 +9,8 @@ import numpy as np
 
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import LOWEST, Candidates, Narrowing
+from appliance.engine.decode.chain.sweeping import Mask
 from appliance.engine.decode.chain.sweeps.left import SweptCandidates
-from appliance.engine.decode.chain.sweeps.rows import Mask
 
 
 def near(candidates: Candidates, deviations: float) -> Mask:

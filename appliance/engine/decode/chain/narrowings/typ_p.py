@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Candidates, Ids, Narrowing
+from appliance.engine.decode.chain.sweeping import Mask
 from appliance.engine.decode.chain.sweeps.left import SweptCandidates
-from appliance.engine.decode.chain.sweeps.rows import Mask
 
 
 def _distances(candidates: Candidates, whole: float) -> NDArray[np.float64]:

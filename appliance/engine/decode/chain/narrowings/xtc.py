@@ -12,7 +12,7 @@ import numpy as np
 
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Candidates, Narrowing
-from appliance.engine.decode.chain.sweeps.rows import Mask, chosen
+from appliance.engine.decode.chain.sweeping import Mask, chosen
 
 _DOMAIN = b"appliance sampler xtc v1\0"
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from appliance.engine.decode.chain.candidates import Candidates, Ids, Logits
-from appliance.engine.decode.chain.ordering import descending, highest
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.sweeps.rows import HOLE, MOST, Mask, Reals, Sweep, Whole, Wide
+from appliance.engine.decode.chain.sweeping import HOLE, MOST, Mask, Reals, Sweep, Whole, Wide
 
 _NUMBER = np.iinfo(np.int64).max
 _HOLE_BITS = int(HOLE.view(np.int32))
@@ -34,7 +32,7 @@ class SweptCandidates(Candidates):
 
     @property
     def logits(self) -> Logits:
-        """As of `Candidates`; holes follow the logits of those that are left."""
+        """As of `Candidates`; holes follow what is left."""
         self._settle()
         return super().logits
 
@@ -64,7 +62,7 @@ class SweptCandidates(Candidates):
     def keep_highest(self, count: int) -> None:
         """Keep the `count` highest, at most `MOST`."""
         if count < self.count:
-            self.keep(self.highest(count) if self.whole else highest(self.logits, count, self.scratch))
+            self.keep(self.highest(count))
         if self.whole and self._tokens is not None and self._left <= min(count, MOST):
             self._shorten()
 
@@ -82,9 +80,15 @@ class SweptCandidates(Candidates):
         np.copyto(keys[:values.size], values)
         return float(self._sweep.number(keys, place))
 
-    def highest(self, count: int) -> Mask:
-        """The `count` highest of a whole row."""
+    def highest(self, count: int) -> Ids | Mask:
+        """The `count` highest, of a whole row by a mask."""
+        if not self.whole:
+            return super().highest(count)
         return self._sweep.highest(self.logits, min(count, self.count))
+
+    def best(self, count: int) -> Logits:
+        """The logits of the `count` highest, in descending order."""
+        return self.ordered()[:count] if self.whole else super().best(count)
 
     def ordered(self) -> Logits:
         """All logits of a whole row, the highest first."""
@@ -127,12 +131,3 @@ class SweptCandidates(Candidates):
         rows = self._sweep.rows
         self._all, self._tokens, self._own = rows.logits[:self._left], rows.tokens[:self._left], True
         self.whole = False
-
-
-def best(candidates: Candidates, count: int) -> NDArray[np.float32]:
-    """The logits of the `count` highest, in descending order."""
-    if isinstance(candidates, SweptCandidates) and candidates.whole:
-        return candidates.ordered()[:count]
-    logits, scratch = candidates.logits, candidates.scratch
-    order = descending(logits, highest(logits, count, scratch), scratch)
-    return np.take(logits, order, out=scratch.powers.view(np.float32)[:count], mode="clip")

@@ -11,7 +11,7 @@ from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.dry import MOST, MOST_LN, Dry
 from appliance.engine.decode.chain.penalties import Bias, CountPenalty, Repeats
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.sweeps.rows import Mask, Sweep, Whole, Wide, chosen
+from appliance.engine.decode.chain.sweeping import Mask, Sweep, Whole, Wide, chosen
 from appliance.errors import EngineError
 
 _MINUS_ZERO = np.int32(-1 << 31)
