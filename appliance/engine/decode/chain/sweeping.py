@@ -42,8 +42,8 @@ def rows_nbytes(vocabulary: int) -> int:
 
 
 class Rows:
-    """Rows of a vocabulary, in pages of their own: logits, tokens and marks of candidates, two spare
-    ones, and sums by token. Then come keys and payloads to be sorted."""
+    """Rows of a vocabulary, in pages of their own: logits, tokens and marks of candidates, two
+    spare ones, and sums by token. Then come keys and payloads to be sorted."""
 
     def __init__(self, vocabulary: int) -> None:
         """Errors as of `LockedBuffer`."""
