@@ -60,7 +60,7 @@ def prose(count: int, nbytes: int, seed: int) -> list[str]:
 
 
 def times(nbytes: int, count: int, seed: int, *, alike: bool = False) -> NDArray[np.int64]:
-    """The kind of each text, and the nanoseconds of the kernel and of the whole call (`count`, 3)."""
+    """The kind of each text, and the nanoseconds of kernel and of the whole call (`count`, 3)."""
     timed, swept = TimedKernels(oblivious.kernels(), "encode_text"), tokenizer.load(oblivious.metadata())
     swept.sweeping = Sweeps(swept, timed)  # type: ignore[arg-type]
     others = oblivious.drawn_texts(2 * _DIFFERENT, nbytes, seed)
