@@ -4,6 +4,7 @@ class of length.
     cuts       the pre-tokenizers that can be cut so, and the classes of characters
     pages      tables in whole pages
     pairs      merges as a table that is swept page by page
+    wholes     words that are tokens without merges
     encoder    text to tokens
     rows       tokens to their bytes
     sweeps     both, in the place of what a tokenizer does else

@@ -36,8 +36,8 @@ def cut_of(pre: PreTokenizer) -> Cut:
     """How a model cuts texts. UnsupportedError, which lists the known ones, for a way that is not
     covered."""
     cut = _CUTS.get(pre.stages)
-    if cut is None or pre.ignore_merges or not pre.byte_level:
-        known = sorted(name for name, each in PRE_TOKENIZERS.items() if each.stages in _CUTS and not each.ignore_merges)
+    if cut is None or not pre.byte_level:
+        known = sorted(name for name, each in PRE_TOKENIZERS.items() if each.stages in _CUTS)
         raise UnsupportedError("the model's pre-tokenizer has no oblivious form yet; covered: " + ", ".join(known),
                                hint='use another model, or privacy.memory_access = "open"')
     return cut

@@ -14,7 +14,8 @@ from appliance.kernels.layouts.blind import ARRAYS, NONE, SHIFTS_OF_PAGE, TextPa
 from appliance.kernels.runtime.table import KernelTable
 from appliance.oblivious.cuts import cut_of, ranges
 from appliance.oblivious.pages import PAGE, PagedTable
-from appliance.oblivious.pairs import pair_table, symbols_of
+from appliance.oblivious.pairs import pair_table, single_merges, symbols_of
+from appliance.oblivious.wholes import whole_words
 from appliance.secure.locked import LockedBuffer
 from appliance.text.tokenizer.partition import Span, SpecialText
 from appliance.text.tokenizer.tokenizer import MergeList
@@ -80,12 +81,17 @@ class Encoder:
 
     def __init__(self, merges: MergeList, kernels: KernelTable) -> None:
         """UnsupportedError for a tokenizer that is not covered."""
-        cut, symbols = cut_of(merges.pre), symbols_of(merges.ranks, merges.letters)
-        table, found = pair_table(merges.ranks, symbols), ranges(cut)
+        cut, ranks = cut_of(merges.pre), single_merges(merges.ranks)
+        symbols = symbols_of(ranks, merges.letters)
+        table, found, words = pair_table(ranks, symbols), ranges(cut), whole_words(merges)
         self._kernels, self._encode = kernels, kernels.function("encode_text")
-        tables = {"RANGES": found, "SHIFTS": table.shifts, "PAIRS": table.pairs, "TOKENS": _tokens(merges, symbols)}
+        tokens = _tokens(merges, symbols)
+        tables = {"RANGES": found, "SHIFTS": table.shifts, "PAIRS": table.pairs, "WHOLES": words.keys,
+                  "WHOLE_BYTES": words.rows, "TOKENS": np.concatenate([tokens, words.tokens])}
         self.tables = {name: PagedTable(array) for name, array in tables.items()}
         self._fixed = {name: each.address for name, each in self.tables.items()} | {
+            "WHOLE_COUNT": len(words.tokens), "WHOLE_ROW": words.rows.shape[1], "WHOLE_SYMBOL": len(tokens),
+            "WHOLE_PAGES": self.tables["WHOLE_BYTES"].count,
             "RANGE_COUNT": len(found), "LINES": int(cut.lines), "DIGITS": cut.digits, "EACH_DIGIT": int(cut.each_digit),
             "SHIFT_PAGES": len(table.shifts) // SHIFTS_OF_PAGE, "BUCKETS": table.buckets,
             "PAIR_PAGES": self.tables["PAIRS"].count, "TOKEN_PAGES": self.tables["TOKENS"].count, "ROUNDS": ROUNDS}

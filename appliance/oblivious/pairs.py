@@ -7,6 +7,7 @@ part of. Pairs with a least but without a rank of their own stand in the table a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,15 +33,36 @@ class PairTable(NamedTuple):
     buckets: int
 
 
+def single_merges(ranks: Mapping[str, int]) -> dict[str, int]:
+    """One merge for each text that merges make: the last one of the text by itself. No other one
+    ever comes about: what merges within a text before it is whole does so in any word that has it.
+    """
+    makes: dict[str, list[str]] = {}
+    for merge in ranks:
+        makes.setdefault(merge.replace(" ", ""), []).append(merge)
+    kept = {merges[0] if len(merges) == 1 else last_merge(text, ranks) for text, merges in makes.items()}
+    return {merge: ranks[merge] for merge in kept if merge is not None}
+
+
+def last_merge(text: str, ranks: Mapping[str, int]) -> str | None:
+    """The merge that makes a text whole; None where none does."""
+    parts, last, none = list(text), None, len(ranks)
+    while len(parts) > 1:
+        pairs = [ranks.get(f"{left} {right}", none) for left, right in pairwise(parts)]
+        best = min(pairs)
+        if best == none:
+            return None
+        at = pairs.index(best)
+        last = f"{parts[at]} {parts[at + 1]}"
+        parts[at:at + 2] = [parts[at] + parts[at + 1]]
+    return last
+
+
 def symbols_of(ranks: Mapping[str, int], letters: Mapping[str, int]) -> dict[str, int]:
-    """The symbol of each text: a byte's letter, or 256 and the rank of the merge that makes it.
-    UnsupportedError where two merges make the same."""
+    """The symbol of each text: a byte's letter, or 256 and the rank of the merge that makes it."""
     symbols = dict(letters)
     for merge, rank in sorted(ranks.items(), key=lambda item: item[1]):
-        left, _, right = merge.partition(" ")
-        if symbols.setdefault(left + right, 256 + rank) != 256 + rank:
-            raise UnsupportedError("the model's vocabulary makes one token by several merges, which has no oblivious "
-                                   "form yet", hint='use another model, or privacy.memory_access = "open"')
+        symbols.setdefault(merge.replace(" ", ""), 256 + rank)
     return symbols
 
 

@@ -179,13 +179,43 @@ def _running(_rest: str) -> bytes:
     return b"".join(plain_engine.sums(kernel_weights.values(count)).tobytes() for count in kernel_weights.COUNTS)
 
 
-def _highest(_rest: str) -> bytes:
+def _marked(_rest: str) -> bytes:
     found = []
     for count in kernel_weights.COUNTS:
-        x = kernel_weights.coarse(count)
+        order = np.argsort(-kernel_weights.coarse(count), kind="stable")
         for most in kernel_weights.HIGHEST:
-            ids = np.sort(np.argsort(-x, kind="stable")[:min(most, count - 1)])
-            found += [ids.astype(np.int64).tobytes(), x[ids].tobytes()]
+            marks = np.zeros(count, np.int32)
+            marks[order[:min(most, count - 1)]] = 1
+            found.append(marks.tobytes())
+    return b"".join(found)
+
+
+def _forward(_rest: str) -> bytes:
+    found = []
+    for count in kernel_weights.ROWS:
+        values, names, marks = (kernel_weights.numbers(f"forward {count} {part}", count) for part in range(3))
+        stay = [(value, name) for value, name, mark in zip(values, names, marks, strict=True) if mark & 1]
+        rows = np.array(stay + [(kernel_weights.HOLE, 0)] * (count - len(stay)), np.int32)
+        found.append(rows.T.tobytes() + len(stay).to_bytes(8, "little"))
+    return b"".join(found)
+
+
+def _sorted(_rest: str) -> bytes:
+    found = []
+    for count in kernel_weights.ROWS:
+        rows = [kernel_weights.numbers(f"sort {count} {part}", count).tolist() for part in range(2)]
+        found.append(np.array(sorted(zip(*rows, strict=True)), np.int64).T.tobytes())
+    return b"".join(found)
+
+
+def _added(_rest: str) -> bytes:
+    found = []
+    for count in kernel_weights.ROWS:
+        places, values = kernel_weights.places(count), kernel_weights.numbers(f"sums {count}", count)
+        for combine in (np.add, np.maximum):
+            row = np.zeros(1024 * kernel_weights.PAGES, np.int32)
+            combine.at(row, places, values)
+            found.append(row.tobytes())
     return b"".join(found)
 
 
@@ -262,7 +292,8 @@ _ANSWERS: dict[str, Callable[[str], bytes]] = {
     "fetch": _fetch,
     "find": lambda _rest: _found(),
     "pick": lambda _rest: _picked(),
-    "weigh": _weigh, "running": _running, "highest": _highest, "place": _places, "encode": _encoded, "token": _pieces,
+    "weigh": _weigh, "running": _running, "mark": _marked, "bring": _forward,
+    "sort": _sorted, "add": _added, "place": _places, "encode": _encoded, "token": _pieces,
     "lockstep": lambda _rest: b"all threads kept step",
 }
 

@@ -59,20 +59,24 @@ def test_tokens_of_one_vocabulary_have_one_trace(tmp_path: Path) -> None:
     assert 1 == len(traces)
 
 
-def _choices(sampling: Sampling, sweeps: bool, folder: Path, count: int) -> int:
-    """Different traces of so many choices. Each has its likely tokens elsewhere."""
+def _choices(sampling: Sampling, sweeps: bool, folder: Path, count: int, window: int = 4,
+             masked: bool = False) -> int:
+    """Different traces of so many choices. Each has its likely tokens elsewhere, and so have the answer and a mask."""
     scratch = Scratch(VOCABULARY, kernels(), sweeps=sweeps)
     memory = scratch._memory
     start, end = -(-memory.address // PAGE) * PAGE, (memory.address + memory.nbytes) // PAGE * PAGE
-    parts = [(start, end - start)] + ([] if scratch.sweep is None else [
-        (scratch.sweep._pages.address, scratch.sweep._pages.nbytes)])
-    tracer, traces, rng = PageTracer(parts, folder, 2), set(), np.random.default_rng(3)
+    parts = [(start, end - start)] + [(each.address, each.nbytes) for each in (
+        [] if scratch.sweep is None else [*scratch.sweep.rows.parts, scratch.sweep._spare])]
+    tracer, traces, rng = PageTracer(parts, folder, window), set(), np.random.default_rng(3)
     for number in range(count):
         logits = rng.standard_normal(VOCABULARY).astype(np.float32)
         logits[(number * 997) % VOCABULARY:][:20] += 12.0
-        sampler = Sampler(sampling, (1, 2), VOCABULARY, scratch)
+        sampler = Sampler(sampling, rng.integers(VOCABULARY, size=9).tolist(), VOCABULARY, scratch)
+        for token in rng.integers(VOCABULARY, size=5).tolist():
+            sampler.accept(token)
+        mask = np.packbits(rng.random(VOCABULARY) < 0.5, bitorder="little").tobytes() if masked else None
         with tracer.tracing():
-            sampler.choose(logits)
+            sampler.choose(logits, mask)
         traces.add(tracer.pages)
     return len(traces)
 
@@ -85,6 +89,19 @@ def test_choices_have_one_trace(sampling: Sampling, tmp_path: Path) -> None:
     assert 1 == _choices(sampling, True, tmp_path, 40)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [
+    Sampling(seed=5, top_p=0.9), Sampling(seed=5, min_p=0.02), Sampling(seed=5, typical_p=0.8),
+    Sampling(seed=5, tfs_z=0.9), Sampling(seed=5, top_n_sigma=2.0), Sampling(seed=5, top_k=600),
+    Sampling(seed=5, epsilon_cutoff=2.0, eta_cutoff=3.0), Sampling(seed=5, xtc_probability=1.0, xtc_threshold=0.02),
+    Sampling(seed=5, mirostat=1), Sampling(seed=5, mirostat=2), Sampling(temperature=0.0),
+    Sampling(seed=5, logit_bias={7: 1.0}, repeat_penalty=1.2, frequency_penalty=0.5, dry_multiplier=1.0),
+    Sampling(seed=5, top_logprobs=9)], ids=range(13))
+def test_whole_rows_have_one_trace(sampling: Sampling, tmp_path: Path) -> None:
+    """So have samplers that leave any number of tokens, under a mask that allows any."""
+    assert 1 == _choices(sampling, True, tmp_path, 9, masked=True)
+
+
 def test_the_tracer_sees_the_plain_choice(tmp_path: Path) -> None:
     """Without sweeps, traces differ with the token that is drawn."""
-    assert 5 < _choices(Sampling(seed=5), False, tmp_path, 40)
+    assert 5 < _choices(Sampling(seed=5), False, tmp_path, 40, 2)

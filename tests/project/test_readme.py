@@ -82,7 +82,8 @@ def _walked() -> list[Path]:
              "engine/scheduler.py", "engine/handle.py", "engine/engine.py", "engine/batch", "engine/decode",
              "engine/forward", "kernels/runtime", "kernels/layouts", "kernels/code/step")
     left = ("api/responses", "api/anthropic", "text/calls", "engine/batch/head.py", "engine/batch/draft.py",
-            "engine/decode/chain/sweeping.py", "kernels/layouts/blind.py")
+            "engine/decode/chain/sweeps", "engine/decode/chain/sweeping.py",
+            "kernels/layouts/blind.py")
     package = ROOT / "appliance"
     for room in (*rooms, *left):
         assert (package / room).exists(), room

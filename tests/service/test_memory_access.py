@@ -1,4 +1,5 @@
-"""`privacy.memory_access = "oblivious"` on the demo model, booted: the answers of "open", and what is refused."""
+"""`privacy.memory_access = "oblivious"` on the demo model, booted: the answers of "open", what is refused, and what
+verdicts and receipts say."""
 
 from __future__ import annotations
 
@@ -10,19 +11,29 @@ from typing import Any
 import httpx
 import pytest
 
+from appliance.auditor import receipts, replay
+from appliance.auditor.receipts import ReceiptDemands
+from appliance.cli.main import main
 from appliance.models.sealed.reader import structure
+from appliance.policy import load
+from appliance.receipts.statement import OBLIVIOUS
 from appliance.sealing import sealing
 from tests.support.demo_model import demo_model
 from tests.support.sealed_models import KEY
 from tests.support.server import Server, write_policy
 
 ASKED = {"model": "demo", "messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 12}
-DRAWN: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"temperature": 0.9, "top_k": 40, "seed": 7}, {"seed": 5})
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {
     "type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}}}
-REFUSED = {"logit_bias": {"logit_bias": {"5": 1}}, "logprobs": {"logprobs": True},
-           "presence_penalty": {"presence_penalty": 0.5}, "constraint": {"response_format": SCHEMA},
-           "top_p without top_k": {"top_k": 0}, "rule for its end": {"ignore_eos": True}}
+PENALISED = {"repeat_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.25, "dry_multiplier": 0.8}
+DRAWN: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0}, "short": {"temperature": 0.9, "top_k": 40, "seed": 7}, "all": {"seed": 5},
+    "nucleus": {"seed": 6, "top_k": 0, "top_p": 0.8, "temperature": 1.1},
+    "penalised": {"seed": 8, "logit_bias": {"253": 3}, **PENALISED},
+    "tokens": {"seed": 9, "logprobs": True, "top_logprobs": 3}, "ended": {"seed": 2, "ignore_eos": True},
+    "schema": {"seed": 3, "response_format": SCHEMA}, "stopped": {"temperature": 0, "stop": ["is Par", "France"]}}
+REFUSED = {"penalties after": {"samplers": ["top_k", "penalties"], "top_k": 40, "presence_penalty": 0.5}}
+ASKING = {"appliance-receipt": "1"}
 
 
 def _policy(folder: Path, how: str) -> Path:
@@ -46,26 +57,52 @@ def _streamed(client: httpx.Client, body: dict[str, Any]) -> str:
     return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
 
 
-def _answers(folder: Path, how: str) -> list[str]:
-    """The texts, whole and streamed; what is shown and refused besides."""
+def _verdict(server: Server, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The outcome of each rule, of simulated evidence, which is never verified."""
+    capsys.readouterr()
+    assert 0 != main(["verify", server.url, "--policy", str(server.policy), "--json"])
+    return {each["rule"]: each["outcome"] for each in json.loads(capsys.readouterr().out)["findings"]}
+
+
+def _replayed(folder: Path, answers: dict[str, bytes], how: str) -> None:
+    """Each receipt holds, names the field, and its answer is computed again by an engine that does not sweep."""
+    log, loaded = (folder / "audit.jsonl").read_bytes().splitlines(), load(folder / "policy.hcl")
+    demands = ReceiptDemands(bytes.fromhex(json.loads(log[0])["audit_key_ed25519"]), loaded.digest.hex(), loaded.policy)
+    for name, answer in answers.items():
+        taken = receipts.take(answer)
+        receipt, _ = receipts.verify(taken, demands)
+        assert (1 if how == "oblivious" else None) == receipt.sampling.settings.get(OBLIVIOUS)
+        found = replay.replay(receipt, taken.opening, folder / "demo.sealed", key=folder / "key", threads=2)
+        assert (None, len(receipts.tokens(taken.opening)[1])) == (found.wrong, found.tokens), name
+
+
+def _answers(folder: Path, how: str, capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    """The messages, whole, and the texts streamed; what is shown and refused besides."""
     folder.mkdir()
-    server = Server(_policy(folder, how), [folder / "demo.sealed"]).wait_ready()
+    server, kept = Server(_policy(folder, how), [folder / "demo.sealed"]).wait_ready(), dict[str, bytes]()
     try:
         with server.http() as client:
             assert how == client.get("/health").json()["memory_access"]
-            found = [client.post("/v1/chat/completions", json=ASKED | more).json()["choices"][0]["message"]["content"]
-                     for more in DRAWN]
-            assert found == [_streamed(client, ASKED | more) for more in DRAWN]
+            for name, more in DRAWN.items():
+                answer = client.post("/v1/chat/completions", json=ASKED | more, headers=ASKING)
+                assert 200 == answer.status_code, answer.text
+                kept[name] = answer.content
+            choices = [json.loads(each)["choices"] for each in kept.values()]
+            streamed = [_streamed(client, ASKED | more) for more in DRAWN.values()]
+            assert [each[0]["message"]["content"] for each in choices] == streamed
             for name, more in REFUSED.items() if how == "oblivious" else ():
                 refused = client.post("/v1/chat/completions", json=ASKED | more)
                 assert (400, "unsupported_parameter") == (refused.status_code, refused.json()["error"]["code"]), name
-                assert name.split()[0] in refused.json()["error"]["message"]
+                assert name in refused.json()["error"]["message"]
+        assert ("holds" if how == "oblivious" else None) == _verdict(server, capsys).get("memory-access")
     finally:
         assert 0 == server.stop()
-    return found
+    _replayed(folder, kept, how)
+    return choices
 
 
 @pytest.mark.slow
-def test_the_answers_are_those_of_open(tmp_path: Path) -> None:
-    """Greedy and drawn, whole and streamed, to the byte; what is not covered is a 400 that names it."""
-    assert _answers(tmp_path / "oblivious", "oblivious") == _answers(tmp_path / "open", "open")
+def test_the_answers_are_those_of_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To the byte, with log-probabilities, whole and streamed. What is not covered is a 400 that names it. Verdicts and
+    receipts name the field, and the answers are computed again."""
+    assert _answers(tmp_path / "oblivious", "oblivious", capsys) == _answers(tmp_path / "open", "open", capsys)

@@ -10,6 +10,7 @@ from appliance.kernels.runtime.table import KernelTable, load
 from appliance.models.file import gguf
 from appliance.oblivious import Sweeps
 from appliance.oblivious.encoder import Encoder
+from appliance.oblivious.pairs import last_merge
 from appliance.text import tokenizer
 from appliance.text.tokenizer import Tokenizer
 from tests.support.demo_model import demo_model
@@ -52,6 +53,15 @@ def small_merges() -> tuple[str, ...]:
     """Merges of a small vocabulary, which has no text by two of them."""
     merges = [f"{stem[0]} {stem[1]}" for stem in _STEMS if len(stem) == 2]
     return (*merges, "t h", "th e", "Ġ the", "Ġ t", "Ġt o", "Ġ in", "l l", "ll o", "a a", "aa aa")
+
+
+def whole_words_of(plain: Tokenizer) -> list[str]:
+    """Texts of the tokens that no merges make, by themselves, doubled and in a sentence."""
+    merges = plain.merges
+    assert merges is not None
+    words = [bytes(merges.letters[letter] for letter in text).decode("utf-8", "replace")
+             for text in sorted(merges.texts) if len(text) > 1 and last_merge(text, merges.ranks) is None]
+    return [made for word in words for made in (word, word + word, f"so {word}, {word.strip()} {word}s")]
 
 
 def memory_of(swept: Tokenizer, length: int) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ from appliance.engine.batch import draft
 from appliance.engine.batch.head import HEAD_CONTEXT, HEAD_ROWS
 from appliance.engine.batch.plan import SPECULATING
 from appliance.engine.decode.chain import scratch
+from appliance.engine.decode.chain.sweeping import rows_nbytes
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
     WANTED,
@@ -332,9 +333,9 @@ class Footprint:
         return LOADING_BYTES if share.resident is None or self.tiles is None else 0
 
     def _swept(self, vocabulary: int) -> int:
-        """Bytes of a row a token, of pairs, and of the rooms of texts up to 64 KiB."""
+        """Bytes of a row a token, of pairs, of texts' rooms up to 64 KiB, and of rows of logits."""
         row = max(64, 1 << (self.longest_token + 3).bit_length())  # bytes of a token are letters in the file
-        return vocabulary * (row + _PAIR_BYTES) + _SWEPT_TEXTS
+        return vocabulary * (row + _PAIR_BYTES) + _SWEPT_TEXTS + rows_nbytes(vocabulary)
 
     def _buffers(self, threads: int) -> int:
         """Tiles and a record (a plain file: its rows) for each thread, what is read ahead, what is

@@ -47,12 +47,13 @@ def find_spans(table: KernelTable) -> bytes:
 MERGES = ("a b", "b b", "ab b", "c 1", "Ġ a", "Ġ Ġ", "Ċ Ċ", "a a", "aa aa", "abb b", "c1 1", "Ã ©", "' s", "s s")
 MARKS = ("<ab>", "b>", "<|end|>")
 TEXTS = ("", "aabbbcc1- \né", " a  aa\t\n\n bb's'S 11 1<ab>b><|end|> \n\u3000é\u0301𝟙-", "aaaaaaaa" * 5 + "abbb" * 9)
-CUTS = ("smollm", "gpt-2", "qwen2", "dbrx")
+CUTS = ("smollm", "gpt-2", "qwen2", "dbrx", "llama3")
+WHOLES = ("bbb", "aabb")  # tokens that no merges make
 
 
 def vocabulary(pre: str) -> Tokenizer:
     """Return a small tokenizer that cuts words in some way."""
-    tokens = [*byte_letters(), *(merge.replace(" ", "") for merge in MERGES), *MARKS]
+    tokens = [*byte_letters(), *(merge.replace(" ", "") for merge in MERGES), *WHOLES, *MARKS]
     return load({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
                  "tokenizer.ggml.merges": list(MERGES), "tokenizer.ggml.token_type": [1] * (len(tokens) - 3) + [3] * 3})
 

@@ -1,5 +1,5 @@
-"""Self-test of a draw from fixed logits: their weights, the sums of these, the highest, and the
-place of a draw."""
+"""Self-test of a draw from fixed logits: their weights, the sums of these, the highest, the order,
+and the place of a draw."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from appliance.kernels.runtime.table import KernelTable
 CHUNK = 256
 COUNTS = (1, 7, 8, 255, 256, 1285)  # whole vectors and what is left of them; no, one and some chunks
 HIGHEST = (1, 5, 100)  # as many of each count, or but one
+ROWS = (16, 64, 512)  # lengths of rows that are sorted, and of which some entries stay
+HOLE = -7
+PAGES = 3
 UNIFORM = (0.0, 0.25, 0.999)
 TEMPERATURES = (1.0, 0.7, 0.001)  # at the last some weigh nothing
 
@@ -55,16 +58,58 @@ def coarse(count: int) -> NDArray[np.float32]:
     return np.asarray(np.round(logits(count)), np.float32)
 
 
-def highest_logits(table: KernelTable) -> bytes:
-    """Return ids (int64) and logits of the highest of each count."""
-    call, found = table.function("highest_logits"), list[bytes]()
+def mark_highest(table: KernelTable) -> bytes:
+    """Return the marks (int32) of the highest of each count."""
+    call, found = table.function("mark_highest"), list[bytes]()
     for count in COUNTS:
-        row = inputs.placed(coarse(count))
+        row, marks = inputs.placed(coarse(count)), Memory(4 * count)
         for most in HIGHEST:
-            most = min(most, count - 1)
-            ids, values = Memory(8 * (most + 1)), Memory(4 * (most + 1))
-            call(row.address, count, most, ids.address, values.address)
-            found += [ids.view(np.int64, count=most).tobytes(), values.view(np.float32, count=most).tobytes()]
+            call(row.address, count, min(most, count - 1), marks.address)
+            found.append(marks.view(np.int32, count=count).tobytes())
+    return b"".join(found)
+
+
+def numbers(label: str, count: int) -> NDArray[np.int32]:
+    """Some int32 of either sign, of which some are equal."""
+    return inputs.stream(label, count).astype(np.int32) - 128
+
+
+def bring_forward(table: KernelTable) -> bytes:
+    """Return both rows of each length and how many stay, where the entries of odd numbers do."""
+    call, found = table.function("bring_forward"), list[bytes]()
+    for count in ROWS:
+        values, names, marks = (inputs.placed(numbers(f"forward {count} {part}", count)) for part in range(3))
+        marks.view(np.int32)[:] &= 1
+        left = call(values.address, names.address, marks.address, count, HOLE)
+        found += [values.view(np.int32, count=count).tobytes(), names.view(np.int32, count=count).tobytes(),
+                  left.to_bytes(8, "little")]
+    return b"".join(found)
+
+
+def sort_pairs(table: KernelTable) -> bytes:
+    """Return the pairs of each length in their order, as int64."""
+    call, found = table.function("sort_pairs"), list[bytes]()
+    for count in ROWS:
+        keys, payloads = (inputs.placed(numbers(f"sort {count} {part}", count).astype(np.int64)) for part in range(2))
+        call(keys.address, payloads.address, count)
+        found += [keys.view(np.int64, count=count).tobytes(), payloads.view(np.int64, count=count).tobytes()]
+    return b"".join(found)
+
+
+def places(count: int) -> NDArray[np.int64]:
+    """Some places of a row of `PAGES`."""
+    return inputs.stream(f"places {count}", 4 * count).view("<u4").astype(np.int64) % (1024 * PAGES)
+
+
+def add_up(table: KernelTable) -> bytes:
+    """Return the rows of sums, and of the highest, of each count of numbers, as int32."""
+    call, found = table.function("add_up"), list[bytes]()
+    for count in ROWS:
+        at, values = inputs.placed(places(count)), inputs.placed(numbers(f"sums {count}", count))
+        for highest in range(2):
+            row = Memory(4096 * PAGES)
+            call(row.address, PAGES, at.address, values.address, count, highest)
+            found.append(row.view(np.int32).tobytes())
     return b"".join(found)
 
 

@@ -6,7 +6,7 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -88,11 +88,10 @@ def _check_prompt(name: str, tokens: Sequence[int], vocabulary: int, context: in
         raise EngineError(f"a token of the {name} is outside 0..{vocabulary - 1}")
 
 
-def check_sweeping(request: GenerationRequest, suppressed: Collection[int]) -> None:
+def check_sweeping(request: GenerationRequest) -> None:
     """EngineError for a feature that indexes by tokens, where none may."""
-    sampler.check_sweeping(request.sampling, suppressed)
-    names = ("beam search", "constraint", "log-probabilities", "guidance_scale", "token_healing", "rule for its end")
-    if found := [name for name in names if FEATURES[name](request)]:
+    sampler.check_sweeping(request.sampling)
+    if found := [name for name in ("beam search", "token_healing") if FEATURES[name](request)]:
         raise EngineError(f'privacy.memory_access = "oblivious" goes with no {", ".join(found)}', code="memory-access",
                           hint="leave it out")
 
@@ -158,7 +157,7 @@ class Generation:
         `check`."""
         request.check(vocabulary, context)
         if scratch.sweep is not None:
-            check_sweeping(request, tokenizer.suppressed)
+            check_sweeping(request)
         self.request = request
         self._healing = Healing(request.prompt_ids, request.sampling.token_healing, tokenizer)
         self.prompt_ids = self._healing.prompt  # that the model reads

@@ -50,6 +50,8 @@ from appliance.engine.decode.chain.ordering import descending, highest
 from appliance.engine.decode.chain.penalties import Bias, CountPenalty, Repeats
 from appliance.engine.decode.chain.scratch import CHUNK, Scratch
 from appliance.engine.decode.chain.sweeping import MOST
+from appliance.engine.decode.chain.sweeps.left import SweptCandidates
+from appliance.engine.decode.chain.sweeps.tallies import TallyBias, TallyCounts, TallyDry, TallyRepeats
 from appliance.engine.decode.chain.temperature import cool
 from appliance.errors import EngineError
 from appliance.policy.schema.sampling import BY_NAME, PARAMETERS, SAMPLERS, SamplingSettings
@@ -105,14 +107,23 @@ class ChosenToken:
     top: tuple[tuple[int, float], ...] = ()  # (token, log-probability), best first
 
 
-ADJUSTMENTS: Mapping[str, tuple[Callable[[Sampling, Sequence[int]], Adjustment], ...]] = MappingProxyType({
-    "penalties": (
-        lambda sampling, prompt: Repeats(sampling.repeat_penalty, sampling.repeat_last_n, prompt),
-        lambda sampling, _prompt: CountPenalty(sampling.frequency_penalty, sampling.presence_penalty)),
-    "dry": (
-        lambda sampling, prompt: Dry(sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length,
-                                     sampling.dry_penalty_last_n, prompt, sampling.dry_breakers),),
-})
+Makers = Mapping[str, tuple[Callable[[Sampling, Sequence[int]], Adjustment], ...]]
+
+
+def _makers(repeats: type[Repeats], counts: type[CountPenalty], dry: type[Dry]) -> Makers:
+    """Functions that make the adjustments of an answer, by the names of samplers."""
+    return MappingProxyType({
+        "penalties": (
+            lambda sampling, prompt: repeats(sampling.repeat_penalty, sampling.repeat_last_n, prompt),
+            lambda sampling, _prompt: counts(sampling.frequency_penalty, sampling.presence_penalty)),
+        "dry": (
+            lambda sampling, prompt: dry(sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length,
+                                         sampling.dry_penalty_last_n, prompt, sampling.dry_breakers),),
+    })
+
+
+ADJUSTMENTS = _makers(Repeats, CountPenalty, Dry)
+SWEPT_ADJUSTMENTS = _makers(TallyRepeats, TallyCounts, TallyDry)
 Stage = Callable[[Candidates], None]
 
 
@@ -126,7 +137,7 @@ class Sampler:
         if any(not 0 <= token < vocabulary for token in sampling.logit_bias):
             raise EngineError(f"sampling.logit_bias names a token outside 0..{vocabulary - 1}")
         if scratch.sweep is not None:
-            check_sweeping(sampling, suppressed)
+            check_sweeping(sampling)
         self.sampling, self._scratch, self._suppressed = sampling, scratch, suppressed
         self._adjustments: list[Adjustment] = []
         self._mirostat = Mirostat(sampling.mirostat, sampling.mirostat_tau, sampling.mirostat_eta,
@@ -141,9 +152,9 @@ class Sampler:
         if not np.isfinite(logits.max()):
             raise EngineError("the model produced logits that are not numbers",
                               hint="the model file is damaged, or its weights overflow in this format")
-        candidates = Candidates(logits, self._scratch, self._uniform)
+        candidates = self._all(logits)
         if mask is not None or self._suppressed:
-            candidates.keep(allowed.places(logits, mask, self._suppressed, self._scratch))
+            candidates.allow(allowed.tokens(logits, mask, self._suppressed, self._scratch))
         if self.sampling.guided:
             if negative is None:
                 raise EngineError("guidance_scale needs logits of a negative prompt")
@@ -155,6 +166,12 @@ class Sampler:
             return ChosenToken(token)
         return ChosenToken(token, *log_probabilities(logits, token, self.sampling.top_logprobs, self._scratch))
 
+    def _all(self, logits: Logits) -> Candidates:
+        """All tokens."""
+        sweep = self._scratch.sweep
+        return (Candidates(logits, self._scratch, self._uniform) if sweep is None
+                else SweptCandidates(logits, self._scratch, sweep, self._uniform))
+
     def accept(self, token: int) -> None:
         """Record that `token`, which was chosen last, became part of the answer."""
         self._draws += 1
@@ -165,12 +182,12 @@ class Sampler:
 
     def _stages(self, prompt: Sequence[int]) -> Iterator[Stage]:
         """The stages that do something, in their order."""
-        sampling = self.sampling
-        yield self._adjusting(Bias(sampling.logit_bias))
+        sampling, sweeps = self.sampling, self._scratch.sweep is not None
+        yield self._adjusting((TallyBias if sweeps else Bias)(sampling.logit_bias))
         greedy = _is_greedy(sampling)
         for name in sampling.samplers:
             if name in ADJUSTMENTS:
-                for make in ADJUSTMENTS[name]:
+                for make in (SWEPT_ADJUSTMENTS if sweeps else ADJUSTMENTS)[name]:
                     yield self._adjusting(make(sampling, prompt))
             elif name in NARROWINGS and not greedy and not sampling.mirostat:
                 yield from self._narrowing(name)
@@ -181,9 +198,9 @@ class Sampler:
             yield self._mirostat.narrow
 
     def _narrowing(self, name: str) -> Iterator[Stage]:
-        sweep = self._scratch.sweep
-        if name == "top_k" and sweep is not None and self.sampling.top_k:
-            yield functools.partial(Candidates.keep_highest, count=int(self.sampling.top_k), sweep=sweep)
+        count = int(self.sampling.top_k)
+        if name == "top_k" and self._scratch.sweep is not None and 1 <= count <= MOST:
+            yield functools.partial(_keep_highest, count=count)
         else:
             yield from _narrowing(NARROWINGS[name], self.sampling)
 
@@ -224,27 +241,32 @@ def _is_greedy(sampling: Sampling) -> bool:
     return not any(NARROWINGS[name].loses_best for name in narrowing) and not ADJUSTMENTS.keys() & set(names[first:])
 
 
-def check_sweeping(sampling: Sampling, suppressed: Collection[int]) -> None:
+def _keep_highest(candidates: Candidates, count: int) -> None:
+    """Go on with a short list."""
+    if isinstance(candidates, SweptCandidates):
+        candidates.keep_highest(count)
+
+
+def check_sweeping(sampling: Sampling) -> None:
     """EngineError, which names them, for samplers without a form that touches the same pages for
     all tokens."""
-    names = [name for name in sampling.samplers if name in NARROWINGS and any(_narrowing(NARROWINGS[name], sampling))]
-    asked = {
-        "logit_bias": bool(sampling.logit_bias), "guidance_scale": sampling.guided, "mirostat": bool(sampling.mirostat),
-        "logprobs": sampling.top_logprobs is not None, "dry_multiplier": sampling.dry_multiplier != 0.0,
-        "repeat_penalty": sampling.repeat_penalty != 1.0, "frequency_penalty": sampling.frequency_penalty != 0.0,
-        "presence_penalty": sampling.presence_penalty != 0.0, "tokens that the model suppresses": bool(suppressed),
-        f"{', '.join(names)} without top_k of 1 to {MOST} before": bool(names) and not (
-            names[0] == "top_k" and 1 <= sampling.top_k <= MOST)}
-    if found := [name for name, is_asked in asked.items() if is_asked]:
-        raise EngineError(f'privacy.memory_access = "oblivious" goes with no {"; ".join(found)}', code="memory-access",
-                          hint="leave it out, or send top_k first among samplers")
+    penalised = {"penalties": sampling.repeat_penalty != 1.0 or sampling.frequency_penalty != 0.0
+                 or sampling.presence_penalty != 0.0, "dry": sampling.dry_multiplier != 0.0}
+    cut, late = False, list[str]()
+    for name in sampling.samplers:
+        late += [name] if cut and penalised.get(name) else []
+        cools = name == "temperature" and (sampling.temperature == 0.0 or sampling.dynatemp_range != 0.0)
+        cut |= cools or (name in NARROWINGS and any(_narrowing(NARROWINGS[name], sampling)))
+    if late:
+        raise EngineError(f'privacy.memory_access = "oblivious" goes with no {", ".join(late)} after samplers that '
+                          "drop tokens", code="memory-access", hint="name penalties and dry first among samplers")
 
 
 def _narrowing(stage: Narrowing, sampling: Sampling) -> Iterator[Stage]:
     """The stage of a narrowing; none where it is off."""
     values = tuple(getattr(sampling, name) for name in stage.parameters)
     if not stage.is_off(values[0]):
-        yield lambda candidates: candidates.keep(stage.keep(candidates, *values))
+        yield lambda candidates: stage.apply(candidates, *values)
 
 
 def invert(weights: NDArray[np.float64], uniform: float, scratch: Scratch) -> int:
@@ -276,5 +298,8 @@ def log_probabilities(logits: Logits, token: int, top: int,
     log-softmax."""
     weights = exact.weights(logits, 1.0, scratch)
     total = float(logits.max()) + exact.ln(exact.total(weights, scratch))
+    if scratch.sweep is not None:
+        own, best = scratch.sweep.best(logits, token, top)
+        return own - total, tuple((int(i), float(logit) - total) for i, logit in best)
     ids = descending(logits, highest(logits, min(top, logits.size), scratch), scratch) if top else ()
     return float(logits[token]) - total, tuple((int(i), float(logits[i]) - total) for i in ids)

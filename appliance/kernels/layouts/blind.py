@@ -17,6 +17,10 @@ PAIRS_OF_PAGE, SHIFTS_OF_PAGE = 256, 1024
 END, LETTER, NUMBER, SPACE, LINE, OTHER = range(6)
 """Classes of characters; END stands for the end of a piece."""
 
+HASH_STEP, HASH_MASK = 1_000_003, 0x7FFFFFFF
+"""The hash of a word is that of its bytes before the last, times the first, plus the last byte and
+1, in the bits of the second."""
+
 ARRAYS = ("code", "kind", "lead", "after", "ahead", "begins", "symbol", "alive", "left", "right", "bucket", "hash",
           "shift", "slot", "rank", "least", "flags", "best", "fixed", "reach", "taken", "token")
 """The work arrays, in their order."""
@@ -53,6 +57,12 @@ class TextPass(Table):
     PAIR_PAGES: int
     TOKENS: int  # address of pages: the token of each symbol
     TOKEN_PAGES: int
+    WHOLES: int  # address of pairs of int32: the hash of a word that is a token as a whole, its last place
+    WHOLE_COUNT: int
+    WHOLE_BYTES: int  # address of pages: the bytes of these words, in int32, a row for each
+    WHOLE_PAGES: int
+    WHOLE_ROW: int  # entries of a row, a power of two
+    WHOLE_SYMBOL: int  # the symbol of the first one
     ROUNDS: int  # rounds of a block
     BLOCKS: int  # blocks of rounds that were needed, written by the kernel
     WORK: int  # address of the work arrays

@@ -212,7 +212,7 @@ def _require_sweeps(model: ServedModel, request: GenerationRequest) -> None:
     """RequestError for what has no oblivious form, where the policy asks for it."""
     if model.tokenizer.sweeping is not None:
         try:
-            check_sweeping(request, model.tokenizer.suppressed)
+            check_sweeping(request)
         except EngineError as error:
             raise RequestError("unsupported_parameter", error.summary) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self, SupportsIndex
 
 import numpy as np
@@ -46,6 +46,7 @@ class MergeList(NamedTuple):
     ranks: Mapping[str, int]  # of merges, each "left right"
     letters: Mapping[str, int]  # the byte of each letter
     ids_of: Callable[[str], Ids]  # the tokens of a part of a word that no merge goes on with
+    texts: Collection[str]  # of the tokens that words may become
 
 
 class Sweeping(Protocol):
@@ -365,7 +366,7 @@ def _byte_pair(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer
     if byte_level:
         absent = bytes(byte for byte, letter in _LETTER_OF_BYTE.items() if letter not in tokens)
         return Tokenizer(vocabulary, split, tokens_of, lambda text: len(text.encode().translate(None, absent)),
-                         MergeList(pre, ranks, _BYTE_OF_LETTER, _unmerged(tokens, byte_tokens)))
+                         MergeList(pre, ranks, _BYTE_OF_LETTER, _unmerged(tokens, byte_tokens), tokens.keys()))
     leaves_out = not tokens.keys() >= {*_HEX_BYTES}  # then nothing is known of a text by its length
     return Tokenizer(vocabulary, lambda text: split(text.replace(" ", SPACE_MARK)), tokens_of,
                      (lambda text: 0) if leaves_out else len)

@@ -7,19 +7,20 @@ from collections.abc import Collection
 
 import numpy as np
 
-from appliance.engine.decode.chain.candidates import Ids, Logits
+from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.chain.sweeping import Mask, chosen
 from appliance.errors import EngineError
 
 
-def places(logits: Logits, mask: bytes | None, suppressed: Collection[int], scratch: Scratch) -> Ids:
-    """Places of the tokens that a mask allows (None: all), without the suppressed ones. The mask
-    has a bit for each of the `logits` (vocabulary,), the first in the lowest bit of the first byte.
-    EngineError where none has a chance."""
+def tokens(logits: Logits, mask: bytes | None, suppressed: Collection[int], scratch: Scratch) -> Mask:
+    """The tokens that a mask allows (None: all), without the suppressed ones. `mask` has a bit for
+    each of the `logits` (vocabulary,), the first in the lowest bit of the first byte. EngineError
+    where none has a chance."""
     bits = np.ones(logits.size, np.uint8) if mask is None else np.unpackbits(
         np.frombuffer(mask, np.uint8), bitorder="little", count=logits.size)
     bits[list(suppressed)] = 0
-    ids = np.flatnonzero(bits)
-    if not ids.size or not np.isfinite(scratch.pick(logits, ids).max()):
+    found = bits.view(np.bool_)
+    if not np.isfinite(chosen(found, logits, np.float32(-np.inf), scratch.some[:logits.size]).max()):
         raise EngineError("no token that the constraint allows has a chance", code="constraint-stuck")
-    return ids
+    return found

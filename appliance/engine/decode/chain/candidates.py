@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.decode.chain import exact
+from appliance.engine.decode.chain.ordering import descending, highest
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.sweeping import Sweep
+from appliance.engine.decode.chain.sweeping import Mask
 from appliance.policy.schema.sampling import BY_NAME
 
 Logits = NDArray[np.float32]
@@ -35,8 +36,8 @@ class Candidates:
         self.scratch, self.uniform = scratch, uniform
         self.ids: Ids | None = None  # None: all
         self.temperature = 1.0
+        self.whole = False  # whether rows are as long as the vocabulary, whatever is left
         self._all, self._own = logits, False
-        self._names: Ids | None = None  # of a short list: the token of each of its logits
 
     @property
     def logits(self) -> Logits:
@@ -63,24 +64,37 @@ class Candidates:
             self.temperature = 1.0
         return self._all
 
-    def keep(self, places: Ids | None) -> None:
-        """Keep the candidates at these places (ascending) among them; None keeps all."""
-        if places is not None:
+    def keep(self, which: Ids | Mask | None) -> None:
+        """Keep some of the candidates, by their places (ascending) among them or by a mask; None
+        keeps all."""
+        if which is not None:
+            places: Ids = np.flatnonzero(which) if which.dtype == np.bool_ else which.view(np.int64)
             self.ids = places if self.ids is None else self.ids[places]
+
+    def allow(self, mask: Mask) -> None:
+        """Keep those of a mask, before anything else."""
+        self.keep(mask)
 
     def keep_best(self) -> None:
         """Keep the one with the highest logit, of equal ones the lowest id."""
         self.keep(np.array([self.logits.argmax()], np.int64))
 
-    def keep_highest(self, count: int, sweep: Sweep) -> None:
-        """Go on with a short list of the `count` highest."""
-        if count < self._all.size:
-            self._names, self._all = sweep.highest(self._all, count)
-
     def token(self, place: int) -> int:
         """The token at a place among the candidates."""
-        place = place if self.ids is None else int(self.ids[place])
-        return place if self._names is None else int(self._names[place])
+        return place if self.ids is None else int(self.ids[place])
+
+    def highest(self, count: int) -> Ids | Mask:
+        """The `count` highest, as `keep` takes them."""
+        return highest(self.logits, count, self.scratch)
+
+    def best(self, count: int) -> Logits:
+        """The logits of the `count` highest, in descending order."""
+        order = descending(self.logits, highest(self.logits, count, self.scratch), self.scratch)
+        return np.take(self.logits, order, out=self.scratch.powers.view(np.float32)[:count], mode="clip")
+
+    def at(self, values: NDArray[np.float64], place: int) -> float:
+        """The value of the candidate at a place."""
+        return float(values[place])
 
     def below(self) -> NDArray[np.float64]:
         """(logit - the highest) / temperature of each (n,), in `wide`."""
@@ -123,13 +137,20 @@ class Adjustment(Protocol):
 class Narrowing:
     """Keeps some of the candidates that are left, by the values of its parameters.
 
-    `keep` gets the candidates and the values, and returns places among them, ascending; None keeps
-    all. At least one always stays. It may use all of the scratch but `some` and `adjusted`.
+    `keep` gets the candidates and the values, and returns places among them, ascending, or a mask;
+    None keeps all. At least one always stays. It may use all of the scratch but `some` and
+    `adjusted`. `sweep` does the same, by a mask, with `SweptCandidates`; None: `keep` does both.
     """
 
     parameters: tuple[str, ...]  # the first one's neutral value turns it off
-    keep: Callable[..., Ids | None]
+    keep: Callable[..., Ids | Mask | None]
     loses_best: bool = False  # whether the likeliest candidate may go
+    sweep: Callable[..., Ids | Mask | None] | None = None
+
+    def apply(self, candidates: Candidates, *values: float) -> None:
+        """Keep what is to be kept."""
+        keep = self.sweep if self.sweep is not None and candidates.whole else self.keep
+        candidates.keep(keep(candidates, *values))
 
     def is_off(self, value: float) -> bool:
         """Whether a value of its first parameter keeps all."""

@@ -15,7 +15,7 @@ from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Ids, Logits
 from appliance.engine.decode.chain.scratch import Scratch
 
-_MOST_LN = 88.7228391  # of a power of the base, as llama.cpp bounds it
+MOST_LN = 88.7228391  # of a power of the base, as llama.cpp bounds it
 MOST = 1e30  # of a penalty: the logit stays a number
 
 
@@ -46,7 +46,7 @@ class Dry:
         if not ids.size:
             return
         steps = exact.ln(self._base)
-        powers = [exact.exp(min((int(n) - self._allowed) * steps, _MOST_LN)) for n in lengths]
+        powers = [exact.exp(min((int(n) - self._allowed) * steps, MOST_LN)) for n in lengths]
         penalties = np.array([min(self._multiplier * power, MOST) for power in powers], np.float64)
         some = scratch.pick(logits, ids)
         logits[ids] = np.subtract(some, penalties.astype(np.float32), out=some)
@@ -55,14 +55,17 @@ class Dry:
         """Take note of a chosen token."""
         if not self._last or not self._multiplier:
             return
-        if self._count == self._tokens.size:
-            self._tokens, self._runs = (np.concatenate([row, np.zeros_like(row)]) for row in (self._tokens, self._runs))
+        self._make_room()
         tokens, runs = self._tokens[:self._count], self._runs[:self._count]
         runs[1:] = runs[:-1] + 1
         runs[:1] = 1
         runs[tokens != token] = 0
         self._tokens[self._count] = token
         self._count += 1
+
+    def _make_room(self) -> None:
+        if self._count == self._tokens.size:
+            self._tokens, self._runs = (np.concatenate([row, np.zeros_like(row)]) for row in (self._tokens, self._runs))
 
     def _window(self) -> int:
         return self._count if self._last < 0 else min(self._count, self._last)

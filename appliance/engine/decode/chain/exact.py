@@ -49,6 +49,16 @@ def exp(x: float) -> float:
     return math.ldexp(power, int(k))
 
 
+def exps(x: Numbers) -> Numbers:
+    """Return e^x of some numbers from `LEAST` to `MOST`, with the same bits."""
+    k = (x * _LOG2_E + _WHOLE) - _WHOLE
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    power = np.full_like(x, _SERIES[0])
+    for factor in _SERIES[1:]:
+        power = power * r + factor
+    return np.ldexp(power, k.astype(np.int32))
+
+
 def ln(x: float) -> float:
     """Return the natural logarithm of a number above 0."""
     fraction, exponent = math.frexp(x)  # 0.5 <= fraction < 1

@@ -8,8 +8,7 @@ import math
 import numpy as np
 
 from appliance.engine.decode.chain import exact
-from appliance.engine.decode.chain.candidates import Candidates, Ids
-from appliance.engine.decode.chain.ordering import descending, highest
+from appliance.engine.decode.chain.candidates import Candidates, below
 
 _LN2 = 0.6931471805599453
 _ESTIMATED = 100  # candidates that version 1 estimates the exponent of Zipf's law from
@@ -29,35 +28,39 @@ class Mirostat:
 
     def narrow(self, candidates: Candidates) -> None:
         """Keep the candidates that are to be drawn from."""
-        candidates.keep(self._first(candidates) if self._version == 1 else self._second(candidates))
+        if self._version == 1:
+            self._first(candidates)
+        else:
+            self._second(candidates)
 
     def drew(self, candidates: Candidates, place: int, whole: float) -> None:
         """Take note of the token at a place, of weights that are `whole` together."""
-        self._surprise = (exact.ln(whole) - float(candidates.below()[place])) / _LN2
+        self._surprise = (exact.ln(whole) - candidates.at(candidates.below(), place)) / _LN2
 
     def accept(self) -> None:
         """Record that the token drawn last became part of the answer."""
         self._most -= self._rate * (self._surprise - self._target)
 
-    def _second(self, candidates: Candidates) -> Ids:
-        """Places whose surprise is no more than the most; at least the best's."""
+    def _second(self, candidates: Candidates) -> None:
+        """Keep candidates of no more surprise than the most; at least the best."""
         weights = candidates.weights()
         floor = min(exact.ln(exact.total(weights, candidates.scratch)) - self._most * _LN2, 0.0)
-        x = candidates.below()
-        places = np.flatnonzero(np.greater_equal(x, floor, out=candidates.scratch.mask[:x.size]))
-        return places if floor < 0.0 else places[:1]
+        if floor < 0.0:
+            x = candidates.below()
+            candidates.keep(np.greater_equal(x, floor, out=candidates.scratch.mask[:x.size]))
+        else:
+            candidates.keep_best()
 
-    def _first(self, candidates: Candidates) -> Ids | None:
-        """Places of the k highest, with k from an estimate of how steep the distribution is."""
-        count, scratch = candidates.count, candidates.scratch
+    def _first(self, candidates: Candidates) -> None:
+        """Keep the k highest, with k from an estimate of how steep the distribution is."""
+        count = candidates.count
         k = self._k(candidates) if count > 1 else 1
-        return highest(candidates.logits, k, scratch) if k < count else None
+        candidates.keep(candidates.highest(k) if k < count else None)
 
     def _k(self, candidates: Candidates) -> int:
         """How many to keep; all where there is no estimate."""
         count, scratch = min(candidates.count, _ESTIMATED), candidates.scratch
-        order = descending(candidates.logits, highest(candidates.logits, count, scratch), scratch)
-        ordered = np.take(candidates.below(), order, out=scratch.powers[:count], mode="clip")
+        ordered = below(candidates.best(count), scratch, candidates.temperature)
         falls = np.subtract(ordered[:-1], ordered[1:], out=scratch.sums[:count - 1])
         np.multiply(falls, _STEPS[:count - 1], out=falls)
         slope = float(np.cumsum(falls, out=scratch.powers[:count - 1])[-1]) / float(_SQUARES[count - 2])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from appliance.engine.decode.chain.candidates import Ids, Logits
 from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.chain.sweeping import Logits
+
+Ids = NDArray[np.int64]
 
 
 def _float(place: int) -> np.float32:

@@ -38,11 +38,11 @@ class Scratch:
 
     def __init__(self, vocabulary: int, kernels: KernelTable, *, sweeps: bool = False) -> None:
         """`kernels`: the functions of `chain/exact` for many numbers. With `sweeps`, tokens are
-        chosen without an index that depends on one (`chain/sweeping`). EngineError where there is
+        chosen without an index that depends on one (`chain/sweeps`). EngineError where there is
         no memory."""
         self._kernels = kernels  # its functions live as long as it does
         self.weigh, self.running_sums = kernels.function("weigh_logits"), kernels.function("running_sums")
-        self.sweep = Sweep(kernels) if sweeps else None
+        self.sweep = Sweep(kernels, vocabulary) if sweeps else None
         self._memory = Memory(nbytes(vocabulary))
         locked.protect(self._memory.address, self._memory.nbytes, "activations", own=self._memory.own)
         count = -(-vocabulary // CHUNK) * CHUNK

@@ -3,5 +3,7 @@
     sweep      one page of a table for 16 entries at a time
     cut        special tokens, classes of characters, and the words of a text
     merge      symbols of words to tokens, in rounds
-    choice     the highest logits, the place of a draw, and the bytes of a token
+    whole      words that are tokens without merges
+    choice     the place of a draw, and the bytes of a token
+    order      the highest logits, rows brought to the front or sorted, and sums by token
 """

@@ -1,12 +1,7 @@
-"""The highest logits, the place of a draw and the bytes of a token, by sweeps over all of them.
+"""The place of a draw and the bytes of a token, by sweeps over all of them.
 
-    highest_logits(logits, count, most, ids, values)
     place_of_draw(weights, count, sums, uniform, spare)
     token_row(rows, pages, row_bytes, token, to)
-
-`highest_logits` writes the `most` highest of `count` float32 logits and their ids (int64), in
-ascending order of ids; of equals at the border the lowest ids. It finds the border bit by bit.
-Both places have room for one more.
 
 `place_of_draw` is the first place up to which `count` binary64 weights make more than the share
 `uniform` of their sum. `sums` has their sums up to the end of each chunk of 256 (`rows/weights`),
@@ -21,55 +16,12 @@ from __future__ import annotations
 from numba.core import types
 
 from appliance.kernels.code.rows.weights import CHUNK, f64, get_f64, set_f64
-from appliance.kernels.compiler.emit import F32, F64, I32, I64, Code, Val
+from appliance.kernels.compiler.emit import F64, I32, I64, Code, Val
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.registry import kernel
-from appliance.kernels.compiler.vector import (
-    LANES,
-    clear_vectors,
-    get_f32,
-    i32,
-    i32x16,
-    i64,
-    operation,
-    set_f32,
-    set_i64,
-    splat_i32,
-)
+from appliance.kernels.compiler.vector import LANES, clear_vectors, i64, operation
 
-_SIGN = 0x7FFFFFFF
 PAGE = 4096
-
-
-def _ordered(value: Val) -> Val:
-    """Emit integers in the order of float32 numbers, the same for both zeros."""
-    bits = (value + value.like(0.0)).bits(I32)
-    return bits ^ (bits.sar(31) & _SIGN)
-
-
-@operation(i64, i64)
-def order_of(code: Code, address: Val) -> Val:
-    """The place of a logit in the order of all float32 numbers."""
-    return _ordered(code.load(address, F32)).convert("sext", I64)
-
-
-@operation(i32x16, i64, i32, i32x16)
-def counted(code: Code, logits: Val, border: Val, before: Val) -> Val:
-    """16 counts, one more where a logit is at the border or above it."""
-    reaches = _ordered(code.load(logits, F32, LANES)).compare(">=", code.splat(border, LANES))
-    return before + reaches.convert("zext", I32)
-
-
-@operation(i64, i32x16)
-def added(code: Code, counts: Val) -> Val:
-    """The sum of 16 counts."""
-    return code.call("llvm.vector.reduce.add.v16i32", I32, counts).convert("sext", I64)
-
-
-@operation(i32, i64)
-def narrow(code: Code, value: Val) -> Val:
-    """The low half of a word."""
-    return value.convert("trunc", I32)
 
 
 @operation(i64, f64)
@@ -90,37 +42,6 @@ def take_row(code: Code, source: Val, mask: Val, to: Val) -> None:
     chosen = code.splat(mask.convert("trunc", I32), LANES)
     there = code.load(to, I32, LANES)
     code.store(to, there ^ ((there ^ code.load(source, I32, LANES)) & chosen))
-
-
-@device(inline=False)
-def reaching(logits: int, count: int, border: int) -> int:
-    """How many logits are at a border or above it."""
-    counts, whole = splat_i32(0), count - count % LANES
-    for i in range(0, whole, LANES):
-        counts = counted(logits + 4 * i, narrow(border), counts)
-    total = added(counts)
-    for i in range(whole, count):
-        total += 1 if order_of(logits + 4 * i) >= border else 0
-    return total
-
-
-@kernel("highest_logits", "void(i8,i8,i8,i8,i8)")
-def highest_logits(logits: int, count: int, most: int, ids: int, values: int) -> None:
-    """Find them."""
-    border = -1 << 31
-    for bit in range(31, -1, -1):
-        higher = border + (1 << bit)
-        border = higher if reaching(logits, count, higher) >= most else border
-    equal = most - reaching(logits, count, border + 1)
-    at = 0
-    for i in range(count):
-        order = order_of(logits + 4 * i)
-        same = 1 if (order == border) & (equal > 0) else 0
-        set_i64(ids + 8 * at, i)
-        set_f32(values + 4 * at, get_f32(logits + 4 * i))
-        equal -= same
-        at += same | (1 if order > border else 0)
-    clear_vectors()
 
 
 @device

@@ -24,6 +24,7 @@ from appliance.kernels.code.oblivious.cut import (
     read_points,
 )
 from appliance.kernels.code.oblivious.sweep import hash_pairs, place_pairs, sweep_numbers, sweep_pairs
+from appliance.kernels.code.oblivious.whole import whole_words
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import clear_vectors, get_i32, i64, set_i32, splat_i32, store_i32
@@ -202,6 +203,7 @@ def encode_text(address: int) -> int:
     cut_words(call)
     first_symbols(call)
     merge_all(call)
+    whole_words(call)
     tokens_of(call)
     count = close_up(call)
     clear_vectors()

@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 
 from appliance.engine.decode.chain import exact
-from appliance.engine.decode.chain.candidates import Candidates, Ids, Narrowing
+from appliance.engine.decode.chain.candidates import Candidates, Narrowing
 from appliance.engine.decode.chain.narrowings.epsilon_cutoff import UNIT, probable
+from appliance.engine.decode.chain.sweeping import Mask
 
 
-def surprising(candidates: Candidates, cutoff: float) -> Ids | None:
-    """Places of candidates whose probability is the lesser of ε and √ε · e^-entropy, or more."""
+def surprising(candidates: Candidates, cutoff: float) -> Mask:
+    """The candidates whose probability is the lesser of ε and √ε · e^-entropy, or more."""
     weights = candidates.weights()
     entropy = candidates.entropy(weights, exact.total(weights, candidates.scratch))
     epsilon = cutoff * UNIT

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from appliance.engine.decode.chain import exact
-from appliance.engine.decode.chain.candidates import Candidates, Ids, Narrowing
+from appliance.engine.decode.chain.candidates import Candidates, Narrowing
+from appliance.engine.decode.chain.sweeping import Mask
 
 
-def likely(candidates: Candidates, share: float) -> Ids | None:
-    """Places of candidates whose logit is at least the highest plus ln(`share`)."""
+def likely(candidates: Candidates, share: float) -> Mask:
+    """The candidates whose logit is at least the highest plus ln(`share`)."""
     x = candidates.below()
-    return np.flatnonzero(np.greater_equal(x, exact.ln(share), out=candidates.scratch.mask[:x.size]))
+    mask: Mask = np.greater_equal(x, exact.ln(share), out=candidates.scratch.mask[:x.size])
+    return mask
 
 
 STAGE = Narrowing(("min_p",), likely)

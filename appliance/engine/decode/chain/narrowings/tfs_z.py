@@ -11,6 +11,8 @@ import numpy as np
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Candidates, Ids, Narrowing
 from appliance.engine.decode.chain.ordering import descending
+from appliance.engine.decode.chain.sweeping import Mask
+from appliance.engine.decode.chain.sweeps.left import SweptCandidates
 
 _FLAT = 1e-6  # a curvature that is no more than this is taken as the same everywhere
 
@@ -40,4 +42,27 @@ def head(candidates: Candidates, share: float) -> Ids | None:
     return None if place == count - 2 else np.sort(order[:max(place, 1)])
 
 
-STAGE = Narrowing(("tfs_z",), head)
+def swept(candidates: SweptCandidates, share: float) -> Ids | Mask | None:
+    """The same of a whole row: what lies behind the candidates has no curvature."""
+    scratch, bends = candidates.scratch, candidates.count - 2
+    if bends <= 0:
+        return None
+    whole = exact.total(candidates.weights(), scratch)
+    ordered = exact.weights(candidates.ordered(), candidates.temperature, scratch)
+    size = ordered.size
+    curve = np.divide(ordered, whole, out=scratch.wide[:size])
+    slope = np.subtract(curve[:-1], curve[1:], out=scratch.powers[:size - 1])
+    bend = np.subtract(slope[:-1], slope[1:], out=scratch.sums[:size - 2])
+    inside = candidates.places[:size - 2] < bends
+    np.multiply(np.abs(bend, out=bend), inside, out=bend)
+    cumulative = scratch.powers[:size - 2]
+    bent = float(np.cumsum(bend, out=cumulative)[-1])
+    if bent > _FLAT:
+        np.divide(bend, bent, out=bend)
+    else:
+        np.multiply(inside, 1.0 / bends, out=bend)
+    place = int(np.count_nonzero((np.cumsum(bend, out=cumulative) <= share) & inside))
+    return None if place == bends else candidates.highest(max(place, 1))
+
+
+STAGE = Narrowing(("tfs_z",), head, sweep=swept)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from appliance.engine.decode.chain.candidates import Candidates, Ids, Narrowing
-from appliance.engine.decode.chain.ordering import highest
+from appliance.engine.decode.chain.sweeping import Mask
 
 
-def first(candidates: Candidates, count: float) -> Ids | None:
-    """Places of the `count` highest; None where there are no more."""
-    return highest(candidates.logits, int(count), candidates.scratch) if count < candidates.count else None
+def first(candidates: Candidates, count: float) -> Ids | Mask | None:
+    """The `count` highest candidates; None where there are no more."""
+    return candidates.highest(int(count)) if count < candidates.count else None
 
 
 STAGE = Narrowing(("top_k",), first)

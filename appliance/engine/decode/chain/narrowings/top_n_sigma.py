@@ -8,11 +8,13 @@ import math
 import numpy as np
 
 from appliance.engine.decode.chain import exact
-from appliance.engine.decode.chain.candidates import LOWEST, Candidates, Ids, Narrowing
+from appliance.engine.decode.chain.candidates import LOWEST, Candidates, Narrowing
+from appliance.engine.decode.chain.sweeping import Mask
+from appliance.engine.decode.chain.sweeps.left import SweptCandidates
 
 
-def near(candidates: Candidates, deviations: float) -> Ids:
-    """Places of the logits that are near enough. Logits that a mask bars do not count."""
+def near(candidates: Candidates, deviations: float) -> Mask:
+    """The logits that are near enough. Logits that a mask bars do not count."""
     scratch, x = candidates.scratch, candidates.below()
     allowed = np.flatnonzero(np.greater(x, LOWEST, out=scratch.mask[:x.size]))
     some = np.take(x, allowed, out=scratch.powers[:allowed.size], mode="clip")
@@ -21,7 +23,22 @@ def near(candidates: Candidates, deviations: float) -> Ids:
     np.multiply(some, some, out=some)
     deviation = math.sqrt(exact.total(some, scratch) / some.size)
     x = candidates.below()
-    return np.flatnonzero(np.greater_equal(x, -deviations * deviation, out=scratch.mask[:x.size]))
+    mask: Mask = np.greater_equal(x, -deviations * deviation, out=scratch.mask[:x.size])
+    return mask
 
 
-STAGE = Narrowing(("top_n_sigma",), near)
+def swept(candidates: SweptCandidates, deviations: float) -> Mask:
+    """The same of a whole row."""
+    scratch, x = candidates.scratch, candidates.below()
+    some = scratch.powers[:x.size]
+    count = candidates.packed(x, np.greater(x, LOWEST, out=scratch.mask[:x.size]), some)
+    mean = exact.total(some, scratch) / count
+    np.subtract(some, mean, out=some)
+    np.multiply(some, candidates.places[:some.size] < count, out=some)
+    np.multiply(some, some, out=some)
+    deviation = math.sqrt(exact.total(some, scratch) / count)
+    mask: Mask = np.greater_equal(x, -deviations * deviation, out=scratch.mask[:x.size])
+    return mask
+
+
+STAGE = Narrowing(("top_n_sigma",), near, sweep=swept)

@@ -10,6 +10,8 @@ from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Candidates, Ids, Narrowing
 from appliance.engine.decode.chain.ordering import descending
 from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.chain.sweeping import Mask
+from appliance.engine.decode.chain.sweeps.left import SweptCandidates
 
 _SLACK = 1e-9  # share of the sum, far above what rounding moves
 
@@ -39,4 +41,13 @@ def nucleus(candidates: Candidates, mass: float) -> Ids:
     return np.sort(order[: int(np.searchsorted(cumulative, target, side="left")) + 1])
 
 
-STAGE = Narrowing(("top_p",), nucleus)
+def swept(candidates: SweptCandidates, mass: float) -> Ids | Mask:
+    """The same of a whole row."""
+    scratch = candidates.scratch
+    target = mass * exact.total(candidates.weights(), scratch)
+    ordered = exact.weights(candidates.ordered(), candidates.temperature, scratch)
+    cumulative = np.cumsum(ordered, out=scratch.sums[:ordered.size])
+    return candidates.highest(int(np.count_nonzero(cumulative < target)) + 1)
+
+
+STAGE = Narrowing(("top_p",), nucleus, sweep=swept)

@@ -11,24 +11,27 @@ import math
 import numpy as np
 
 from appliance.engine.decode.chain import exact
-from appliance.engine.decode.chain.candidates import Candidates, Ids, Narrowing
+from appliance.engine.decode.chain.candidates import Candidates, Narrowing
+from appliance.engine.decode.chain.sweeping import Mask, chosen
 
 _DOMAIN = b"appliance sampler xtc v1\0"
 
 
-def without_top(candidates: Candidates, probability: float, threshold: float) -> Ids | None:
-    """Places of all candidates but the excluded. Of equally likely ones the highest id is the least
+def without_top(candidates: Candidates, probability: float, threshold: float) -> Mask | None:
+    """All candidates but the excluded. Of equally likely ones the highest id is the least
     likely."""
     if candidates.uniform(_DOMAIN) > probability:
         return None
     scratch, weights = candidates.scratch, candidates.weights()
     floor = max(threshold * exact.total(weights, scratch), math.ulp(0.0))  # without what a mask barred
-    top = np.flatnonzero(np.greater_equal(weights, floor, out=scratch.mask[:weights.size]))
-    if top.size < 2:
+    top = np.greater_equal(weights, floor, out=scratch.mask[:weights.size])
+    if np.count_nonzero(top) < 2:
         return None
-    logits = np.take(candidates.logits, top[::-1], out=scratch.wide.view(np.float32)[:top.size], mode="clip")
-    last = top[::-1][logits.argmin()]
-    return np.setdiff1d(np.arange(weights.size), top[top != last], assume_unique=True)
+    logits, places = candidates.logits, np.arange(weights.size)
+    some = chosen(top, logits, np.float32(np.inf), scratch.wide.view(np.float32)[:logits.size])
+    last = int((places * (some == some.min())).max())
+    rest: Mask = ~top | (places == last)
+    return rest
 
 
 STAGE = Narrowing(("xtc_probability", "xtc_threshold"), without_top, loses_best=True)

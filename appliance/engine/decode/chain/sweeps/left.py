@@ -1,0 +1,133 @@
+"""The candidates that are left, in rows that are as long as the vocabulary whatever is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from appliance.engine.decode.chain.candidates import Candidates, Ids, Logits
+from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.chain.sweeping import HOLE, MOST, Mask, Reals, Sweep, Whole, Wide
+
+_NUMBER = np.iinfo(np.int64).max
+_HOLE_BITS = int(HOLE.view(np.int32))
+
+
+class SweptCandidates(Candidates):
+    """They stand in front, in ascending order of tokens. Of a list of no more than `MOST`, which
+    takes a page, what is left is a list of places again."""
+
+    def __init__(self, logits: Logits, scratch: Scratch, sweep: Sweep, uniform: Callable[[bytes], float]) -> None:
+        """As `Candidates`."""
+        super().__init__(logits, scratch, uniform)
+        self._sweep, self._left, self.whole = sweep, logits.size, True
+        self._tokens: Whole | None = None  # of each entry; None: its place
+        self._allowed: Mask | None = None
+        self.places = sweep.rows.places
+
+    def allow(self, mask: Mask) -> None:
+        """Keep those of a mask, once no adjustment of single tokens can come any more."""
+        self._allowed = mask
+
+    @property
+    def logits(self) -> Logits:
+        """As of `Candidates`; holes follow what is left."""
+        self._settle()
+        return super().logits
+
+    @property
+    def count(self) -> int:
+        """How many are left."""
+        self._settle()
+        return self._left if self.whole else super().count
+
+    def keep(self, which: Ids | Mask | None) -> None:
+        """As `Candidates.keep`, of a whole row by a mask."""
+        if not self.whole:
+            super().keep(which)
+        elif which is not None:
+            self._forward(which.astype(np.bool_) & (self.places[:which.size] < self._left))
+
+    def keep_best(self) -> None:
+        """Keep the one with the highest logit, of equal ones the lowest token."""
+        if self.whole:
+            place, value = int(self.logits.argmax()), self.logits.max()
+            token, rows = self.token(place), self._sweep.rows
+            rows.logits[0], rows.tokens[0], self._left = value, token, 1
+            self._shorten()
+        else:
+            super().keep_best()
+
+    def keep_highest(self, count: int) -> None:
+        """Keep the `count` highest, at most `MOST`."""
+        if count < self.count:
+            self.keep(self.highest(count))
+        if self.whole and self._tokens is not None and self._left <= min(count, MOST):
+            self._shorten()
+
+    def token(self, place: int) -> int:
+        """The token at a place among the candidates."""
+        if self._tokens is None:
+            return super().token(place)
+        return int(self._sweep.number(self._tokens, place) if self.whole else self._tokens[super().token(place)])
+
+    def at(self, values: Reals, place: int) -> float:
+        """The value of the candidate at a place."""
+        if not self.whole:
+            return super().at(values, place)
+        keys = self._sweep.rows.keys.view(np.float64)
+        np.copyto(keys[:values.size], values)
+        return float(self._sweep.number(keys, place))
+
+    def highest(self, count: int) -> Ids | Mask:
+        """The `count` highest, of a whole row by a mask."""
+        if not self.whole:
+            return super().highest(count)
+        return self._sweep.highest(self.logits, min(count, self.count))
+
+    def best(self, count: int) -> Logits:
+        """The logits of the `count` highest, in descending order."""
+        return self.ordered()[:count] if self.whole else super().best(count)
+
+    def ordered(self) -> Logits:
+        """All logits of a whole row, the highest first."""
+        logits, keys = self.logits, self._sweep.rows.keys[:self.logits.size]
+        wide = np.negative(self.scratch.widen(logits), out=self.scratch.wide[:logits.size])
+        bits = np.add(wide, 0.0, out=wide).view(np.int64)  # one of both zeros
+        np.bitwise_and(np.right_shift(bits, 63, out=keys), _NUMBER, out=keys)
+        return self.by(np.bitwise_xor(bits, keys, out=keys))
+
+    def by(self, keys: Wide) -> Logits:
+        """All logits of a whole row in the order of their keys (n,), the least first."""
+        return self._sweep.sort(keys, self.logits).view(np.float32)
+
+    def first(self, keys: Wide, count: int) -> Mask:
+        """The `count` first in the order that was made last."""
+        return self._sweep.first(keys, min(count, self.count))
+
+    def packed(self, values: Reals, mask: Mask, out: Reals) -> int:
+        """Write some of the values (n,), then zeros, to `out`; how many they are."""
+        return self._sweep.packed(values, mask, out)
+
+    def _settle(self) -> None:
+        if self._allowed is not None:
+            mask, self._allowed = self._allowed, None
+            self._forward(mask)
+
+    def _forward(self, mask: Mask) -> None:
+        """Go on with those of a mask."""
+        rows, size = self._sweep.rows, self._all.size
+        if self._tokens is None:
+            np.copyto(rows.tokens, rows.places)
+        if self._all is not rows.logits:
+            rows.logits[size:] = HOLE
+            np.copyto(rows.logits[:size], self._all)
+        self._left = self._sweep.forward(rows.logits, rows.tokens, mask, _HOLE_BITS)
+        self._all, self._tokens, self._own = rows.logits, rows.tokens, True
+
+    def _shorten(self) -> None:
+        """Go on with a list in the first pages."""
+        rows = self._sweep.rows
+        self._all, self._tokens, self._own = rows.logits[:self._left], rows.tokens[:self._left], True
+        self.whole = False

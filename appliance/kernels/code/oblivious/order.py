@@ -1,0 +1,245 @@
+"""The order of logits, and rows with an entry for each token, without an address that depends on
+either.
+
+    mark_highest(logits, count, most, marks)
+    count = bring_forward(values, names, marks, count, hole)
+    sort_pairs(keys, payloads, count)
+    add_up(row, pages, places, values, count, highest)
+
+`mark_highest` writes 1 (int32) for the `most` highest of `count` float32 logits, of equals at the
+border for the first ones, and 0 for the others. It finds the border bit by bit.
+
+`bring_forward` moves the marked entries of two rows of 4 bytes each to the front, in their order,
+and returns how many they are. Other entries become `hole`, and 0 in `names`. It takes steps of 1,
+2, 4 and so on. `count` is a multiple of 16; 64 bytes behind `marks` are zeros.
+
+`sort_pairs` sorts int64 pairs in ascending order: by key, then by payload. `count` is a power of
+two from 16 on. Rows begin at multiples of 64. Source: K. E. Batcher, "Sorting networks and their
+applications", 1968.
+
+`add_up` adds an int32 at each of `count` places (int64) of a row in pages of int32; with `highest`
+the larger of both stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from appliance.kernels.compiler.emit import F32, I32, I64, Code, Val, vector
+from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.registry import kernel
+from appliance.kernels.compiler.vector import (
+    LANES,
+    clear_vectors,
+    get_i32,
+    get_i64,
+    i32,
+    i32x16,
+    i64,
+    operation,
+    set_i32,
+    splat_i32,
+)
+
+_SIGN = 0x7FFFFFFF
+_HALF = 8  # int64 of a vector
+PAGE = 4096
+
+
+def _ordered(value: Val) -> Val:
+    """Emit integers in the order of float32 numbers, the same for both zeros."""
+    bits = (value + value.like(0.0)).bits(I32)
+    return bits ^ (bits.sar(31) & _SIGN)
+
+
+@operation(i64, i64)
+def order_of(code: Code, address: Val) -> Val:
+    """The place of a logit in the order of all float32 numbers."""
+    return _ordered(code.load(address, F32)).convert("sext", I64)
+
+
+@operation(i32x16, i64, i32, i32x16)
+def counted(code: Code, logits: Val, border: Val, before: Val) -> Val:
+    """16 counts, one more where a logit is at the border or above it."""
+    reaches = _ordered(code.load(logits, F32, LANES)).compare(">=", code.splat(border, LANES))
+    return before + reaches.convert("zext", I32)
+
+
+@operation(i64, i32x16)
+def added(code: Code, counts: Val) -> Val:
+    """The sum of 16 counts."""
+    return code.call("llvm.vector.reduce.add.v16i32", I32, counts).convert("sext", I64)
+
+
+@operation(i32, i64)
+def narrow(code: Code, value: Val) -> Val:
+    """The low half of a word."""
+    return value.convert("trunc", I32)
+
+
+@device(inline=False)
+def reaching(logits: int, count: int, border: int) -> int:
+    """How many logits are at a border or above it."""
+    counts, whole = splat_i32(0), count - count % LANES
+    for i in range(0, whole, LANES):
+        counts = counted(logits + 4 * i, narrow(border), counts)
+    total = added(counts)
+    for i in range(whole, count):
+        total += 1 if order_of(logits + 4 * i) >= border else 0
+    return total
+
+
+@kernel("mark_highest", "void(i8,i8,i8,i8)")
+def mark_highest(logits: int, count: int, most: int, marks: int) -> None:
+    """Mark them."""
+    border = -1 << 31
+    for bit in range(31, -1, -1):
+        higher = border + (1 << bit)
+        border = higher if reaching(logits, count, higher) >= most else border
+    equal = most - reaching(logits, count, border + 1)
+    for i in range(count):
+        order = order_of(logits + 4 * i)
+        same = 1 if (order == border) & (equal > 0) else 0
+        set_i32(marks + 4 * i, same | (1 if order > border else 0))
+        equal -= same
+    clear_vectors()
+
+
+def _moved(code: Code, row: Val, lanes: tuple[Val, Val, Val], hole: Val, zero: Val) -> None:
+    """Emit the step of a row: what comes from `far`, else a hole where something goes, else what is
+    there. See `sweep` for the zero."""
+    comes, goes, far = lanes
+    there, here = code.load(row + far, I32, LANES), code.load(row, I32, LANES) + zero
+    code.store(row, comes.select(there, goes.select(hole, here)))
+
+
+@operation(types.void, i64, i64, i64, i32, i32, i64, i32)
+def step_forward(code: Code, values: Val, names: Val, away: Val, step: Val, hole: Val, far: Val, zero: Val) -> None:
+    """Move 16 entries by a step. `far` is its bytes, or 0 where nothing comes from there."""
+    bits, nothing = code.splat(step, LANES), code.splat(zero, LANES)
+    there, here = code.load(away + far, I32, LANES), code.load(away, I32, LANES)
+    reach = code.splat(far.compare("!=", 0).convert("sext", I32), LANES)
+    comes, goes = (there & bits & reach).compare("!=", 0), (here & bits).compare("!=", 0)
+    _moved(code, values, (comes, goes, far), code.splat(hole, LANES), nothing)
+    _moved(code, names, (comes, goes, far), nothing, nothing)
+    code.store(away, comes.select(there - bits, goes.select(nothing, here + nothing)))
+
+
+@device(inline=False)
+def count_away(values: int, names: int, marks: int, count: int, hole: int, zero: int) -> int:
+    """Write in the place of each mark how far its entry moves; how many are marked."""
+    gone = 0
+    for i in range(count):
+        keeps = get_i32(marks + 4 * i) != 0
+        value, name = i64(get_i32(values + 4 * i)) + zero, i64(get_i32(names + 4 * i)) + zero
+        set_i32(values + 4 * i, value if keeps else hole)
+        set_i32(names + 4 * i, name if keeps else 0)
+        set_i32(marks + 4 * i, gone if keeps else zero)
+        gone += 0 if keeps else 1
+    return count - gone
+
+
+@kernel("bring_forward", "i8(i8,i8,i8,i8,i8)")
+def bring_forward(values: int, names: int, marks: int, count: int, hole: int) -> int:
+    """Move them; how many they are."""
+    zero, step = values & 63, 1
+    kept = count_away(values, names, marks, count, hole, zero)
+    while step < count:
+        whole = count if step < LANES else count - step
+        for i in range(0, count, LANES):
+            far = 4 * step if i < whole else 0
+            step_forward(values + 4 * i, names + 4 * i, marks + 4 * i, narrow(step), narrow(hole), far, narrow(zero))
+        step *= 2
+    clear_vectors()
+    return kept
+
+
+def _more(x: Val, y: Val, s: Val, t: Val) -> Any:
+    """Emit whether the pairs (x, s) come after (y, t)."""
+    b = x.code.b
+    return b.or_(x.compare(">", y).ir, b.and_(x.compare("==", y).ir, s.compare(">", t).ir))
+
+
+@operation(types.void, i64, i64, i64, i64, i64)
+def exchange(code: Code, keys: Val, payloads: Val, far: Val, up: Val, zero: Val) -> None:
+    """Put 8 pairs and those `far` bytes on in order; `up` is -1, or 0 for a falling one."""
+    x, y, s, t = (code.load(row + more, I64, _HALF) for row in (keys, payloads) for more in (far * 0, far))
+    rises, nothing = code.splat(up, _HALF).compare("!=", 0), code.splat(zero, _HALF)
+    swap = Val(code, code.b.icmp_signed("==", _more(x, y, s, t), rises.ir))
+    for row, low, high in ((keys, x, y), (payloads, s, t)):
+        code.store(row, swap.select(high, low + nothing))
+        code.store(row + far, swap.select(low, high + nothing))
+
+
+def _within(distance: int) -> Any:
+    """The same for pairs within a vector, so many lanes apart."""
+    partner = [lane ^ distance for lane in range(_HALF)]
+
+    @operation(types.void, i64, i64, i64, i64, i64)
+    def exchange_within(code: Code, keys: Val, payloads: Val, first: Val, size: Val, zero: Val) -> None:
+        x, s = code.load(keys, I64, _HALF), code.load(payloads, I64, _HALF)
+        y, t, nothing = x.shuffle(partner), s.shuffle(partner), code.splat(zero, _HALF)
+        lanes = Val(code, ir.Constant(vector(I64, _HALF), list(range(_HALF))))
+        rises = ((code.splat(first, _HALF) + lanes) & code.splat(size, _HALF)).compare("==", 0)
+        low = (lanes & distance).compare("==", 0)
+        takes_less = code.b.icmp_signed("==", rises.ir, low.ir)
+        take = Val(code, code.b.icmp_signed("==", _more(x, y, s, t), takes_less))
+        code.store(keys, take.select(y, x + nothing))
+        code.store(payloads, take.select(t, s + nothing))
+
+    return exchange_within
+
+
+by_one, by_two, by_four = _within(1), _within(2), _within(4)
+
+
+@device(inline=False)
+def merge_near(keys: int, payloads: int, count: int, size: int, zero: int) -> None:
+    """The last steps of a merge of `size`, within vectors."""
+    for i in range(0, count, _HALF):
+        if size > 4:
+            by_four(keys + 8 * i, payloads + 8 * i, i, size, zero)
+        if size > 2:
+            by_two(keys + 8 * i, payloads + 8 * i, i, size, zero)
+        by_one(keys + 8 * i, payloads + 8 * i, i, size, zero)
+
+
+@device(inline=False)
+def merge_far(keys: int, payloads: int, count: int, size: int, zero: int) -> None:
+    """The first steps of a merge of `size`, between vectors."""
+    step = size >> 1
+    while step >= _HALF:
+        for block in range(0, count, 2 * step):
+            up = -1 if block & size == 0 else 0
+            for i in range(block, block + step, _HALF):
+                exchange(keys + 8 * i, payloads + 8 * i, 8 * step, up, zero)
+        step >>= 1
+
+
+@kernel("sort_pairs", "void(i8,i8,i8)")
+def sort_pairs(keys: int, payloads: int, count: int) -> None:
+    """Sort them."""
+    size, zero = 2, keys & 63
+    while size <= count:
+        merge_far(keys, payloads, count, size, zero)
+        merge_near(keys, payloads, count, size, zero)
+        size *= 2
+    clear_vectors()
+
+
+@kernel("add_up", "void(i8,i8,i8,i8,i8,i8)")
+def add_up(row: int, pages: int, places: int, values: int, count: int, highest: int) -> None:
+    """Add them."""
+    for number in range(count):
+        place, value = get_i64(places + 8 * number), i64(get_i32(values + 4 * number))
+        page_of, of_page = place >> 10, place & 1023
+        for page in range(pages):
+            here = -1 if page == page_of else 0
+            to = row + PAGE * page + 4 * (of_page & here)
+            before, more = i64(get_i32(to)), value & here
+            larger = before if before > more else more
+            set_i32(to, larger if highest == 1 else before + more)
+    clear_vectors()
