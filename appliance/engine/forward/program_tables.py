@@ -68,7 +68,7 @@ class ProgramTables:
         """`cache`: the places of each layer in pages and states, and the positions of a slot."""
         self._parts, self._architecture, self._plan, self._ops = parts, architecture, plan, ops
         self._places, self._context, self._card = cache.layers, cache.context, FAMILIES[architecture.family]
-        self._states = cache.states.places
+        self._states, self._logs = cache.states.places, cache.states.logs.places
         self.kept: list[Memory] = []
         self.ops = Words(step.Op.nbytes * len(ops))
         self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
@@ -232,6 +232,7 @@ class ProgramTables:
             memory.view(np.float32, count=count).reshape(width, columns)[:] = weights.reshape(columns, width).T
             self.convolutions.put(step.ConvolutionLayer, {
                 "COLUMNS": columns, "WIDTH": width, "WEIGHTS": memory.address, "PLACE": self._states[index],
+                "LOG": self._logs[index],
                 "BIAS": 0 if parts.bias is None else self.vector(parts.bias, columns),
                 "GATED": int(parts.gated), "ACTIVATED": int(parts.activated)}, offset)
         return self.convolutions.address + offset
@@ -241,6 +242,7 @@ class ProgramTables:
         recurrence, offset = self._architecture.layer(index).recurrence, step.DeltaLayer.nbytes * index
         if isinstance(recurrence, Delta):
             self.deltas.put(step.DeltaLayer, _delta_words(recurrence, self._states[index]) | {
+                "LOG": self._heads_log(index, recurrence)} | {
                 word: self.vector(name, recurrence.heads)
                 for word, name in (("START", parts.start), ("DECAY", parts.decay))}, offset)
         return self.deltas.address + offset
@@ -251,8 +253,13 @@ class ProgramTables:
         if isinstance(recurrence, Mamba):
             vectors = {"START": parts.start, "DECAY": parts.decay, "SKIP": parts.skip}
             self.mambas.put(step.MambaLayer, _mamba_words(recurrence, self._states[index]) | {
+                "LOG": self._heads_log(index, recurrence)} | {
                 word: self.vector(name, recurrence.heads) for word, name in vectors.items()}, offset)
         return self.mambas.address + offset
+
+    def _heads_log(self, index: int, recurrence: Delta | Mamba) -> int:
+        """The place of a layer's heads in a log: behind the rows of its convolution."""
+        return self._logs[index] + 4 * step.LOG_ROWS * recurrence.columns
 
     def _mix(self, index: int, parts: ExpertParts) -> None:
         """Fill the table ExpertLayer of a layer."""
