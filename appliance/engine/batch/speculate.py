@@ -53,8 +53,8 @@ class PassCost:
     def __call__(self, rows: float) -> float:
         """The cost of a pass of so many rows, in passes of one row."""
         state = self.state * (rows - 1)
-        if not self.share:
-            return pass_cost(rows) + state
+        if not self.share:  # from some rows on computing products costs more than waiting for states
+            return max(pass_cost(rows), 1 + _ROW_OF_TILE * (rows - 1) + state)
         read: float = self.experts / self.used * (1 - (1 - self.used / self.experts)**rows)  # in those of one row
         return (1 - self.share) * pass_cost(rows) + self.share * read * pass_cost(rows / read) + state
 
@@ -104,9 +104,8 @@ class Pace:
         """Tokens per cost with so many guesses for each of `answers` in a pass, if a `share` of
         guesses is right, by default the expected one; 1 without guesses."""
         share = self._share if share is None else share
-        tokens, one = sum(share**i for i in range(guesses + 1)), self._pass_cost(answers)
-        right = answers * self._pass_cost.state * (tokens - 1)  # guesses come into states by the next pass
-        return tokens / ((self._pass_cost(answers * (1 + guesses)) + right) / one + guesses * self._cost)
+        tokens = sum(share**i for i in range(guesses + 1))
+        return tokens / (self._pass_cost(answers * (1 + guesses)) / self._pass_cost(answers) + guesses * self._cost)
 
     def best(self, answers: int = 1) -> float:
         """The most tokens per cost that guesses give an answer; 1 while none are made."""

@@ -50,7 +50,7 @@ ROWS = 512  # most rows of a batch
 WANTED = 64  # most rows of a batch whose logits are computed
 _LINE = 64
 UNITS_A_THREAD = 4  # bundles times key-value heads; with fewer, bundles are split into spans
-_STATE_ROW = 3.0  # computing a row of states, in times of reading as many bytes of weights: measured
+_STATE_ROW = 2.4  # computing a row of states, in times of reading as many bytes of weights: measured
 PARTS_NBYTES = 16 << 20  # most, of attention states while spans are spread over threads
 
 

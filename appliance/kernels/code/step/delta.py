@@ -243,9 +243,10 @@ def change_head(step: Step, op: Op, run: SlotRows, number: int, thread: int) -> 
         for at in range(0, nbytes, 64):
             store_f32(state + at, splat_f32(f32(0.0)))
     head = Head(number, state, private(step, thread) + step.PRIVATE_DELTA, log)
-    most = DELTA_ROWS - run.LOGGED
-    for row in range(first, end, most):
+    row, most = first, DELTA_ROWS - run.LOGGED
+    while row < end:
         go_through(step, op, run, head, row, min(row + most, end))
+        row += most
 
 
 @device(inline=False)
