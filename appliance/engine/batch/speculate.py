@@ -22,7 +22,9 @@ _WINDOW = _REACH + max(_GRAMS)  # tokens that a search may need: what is older w
 _FIRST, _HOPED = 0.6, 0.85  # shares of right guesses that are expected before the first; of a mixture, to try one
 _MEMORY = 0.85  # weight of the past in that share, for each guess that was decided
 _WORTH = 1.03  # tokens per cost, from which guesses are tried after some were compared: costs are known roughly
+_PROMISE = 1.25  # tokens per cost of right guesses, from which any are compared
 _LONG_MEMORY, _LEAST = 0.95, 0.45  # the weight of the past then, and the share that is expected after a pause
+_KNOWN = 16  # numbers of guesses that are remembered
 _DOUBT = 2  # guesses that an expected share counts for, beside those that were compared
 _PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
 
@@ -99,31 +101,42 @@ class Pace:
         self._cost, self._pass_cost, self._first = cost, pass_cost, _HOPED if pass_cost.share else _FIRST
         self._share = self._first
         self._rest, self._patience = 0, _PATIENCE
+        self._known: dict[tuple[int, float], tuple[int, float]] = {}  # what is best, by answers and share
 
     def gain(self, guesses: int, answers: int, share: float | None = None) -> float:
         """Tokens per cost with so many guesses for each of `answers` in a pass, if a `share` of
         guesses is right, by default the expected one; 1 without guesses."""
         share = self._share if share is None else share
-        tokens = sum(share**i for i in range(guesses + 1))
-        return tokens / (self._pass_cost(answers * (1 + guesses)) / self._pass_cost(answers) + guesses * self._cost)
+        tokens, one = sum(share**i for i in range(guesses + 1)), self._pass_cost(answers)
+        cost = self._cost * (answers / one if self._trials else 1.0)  # a layer guesses for one text after the other
+        return tokens / (self._pass_cost(answers * (1 + guesses)) / one + guesses * cost)
 
     def best(self, answers: int = 1) -> float:
         """The most tokens per cost that guesses give an answer; 1 while none are made."""
-        return 1.0 if self._rest or self.trials else self.gain(self._best(answers), answers)
+        if self._rest or self.trials:
+            return 1.0
+        gain = self._best(answers, self._share)[1]
+        return gain if not self._trials or gain >= _WORTH else 1.0
 
-    def _best(self, answers: int) -> int:
-        """The number of guesses that gives most; 0 where that is not worth it."""
-        best = max(range(LONGEST + 1), key=lambda guesses: self.gain(guesses, answers))
-        return 0 if self._trials and self.gain(best, answers) < _WORTH else best
+    def _best(self, answers: int, share: float) -> tuple[int, float]:
+        """The number of guesses that gives most if a share is right, and what it gives. Each pass
+        asks, and shares change seldom."""
+        if (answers, share) not in self._known:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            gains = [self.gain(guesses, answers, share) for guesses in range(LONGEST + 1)]
+            self._known[answers, share] = gains.index(max(gains)), max(gains)
+        return self._known[answers, share]
 
     def count(self, answers: int = 1) -> int:
         """Guesses for the next pass, in which `answers` decode."""
         if self._rest:
             self._rest -= 1
             return 0
-        if self.trials:  # none is compared where even right ones would not pay
-            return int(max(self.gain(guesses, answers, 1.0) for guesses in range(LONGEST + 1)) >= _WORTH)
-        best = self._best(answers)
+        if self.trials:  # none is compared where even right ones would pay little
+            return int(self._best(answers, 1.0)[1] >= _PROMISE)
+        best, gain = self._best(answers, self._share)
+        best = 0 if self._trials and gain < _WORTH else best
         if best == 0:
             self._share = max(self._share, _LEAST) if self._trials else self._first
             self._rest, self.trials = self._patience, self._trials
@@ -141,12 +154,13 @@ class Pace:
         if 0 < guessed == right:
             self._patience = _PATIENCE
 
-
     def _compare(self, right: int) -> None:
         """Learn from a guess that was only compared; after the last one, what share to expect."""
         self.trials, self._right = self.trials - 1, self._right + right
         if not self.trials:
             self._share = (_DOUBT * self._share + self._right) / (_DOUBT + self._trials)
+            if not self._right:  # all were wrong: the next ones come later still
+                self._patience = min(2 * self._patience, _MOST_PATIENCE)
             self._right = 0
 
 

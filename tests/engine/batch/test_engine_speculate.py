@@ -87,6 +87,18 @@ def test_guesses_that_are_compared_first(share: float, least: float, most: float
     assert least <= np.mean(gains) <= most
 
 
+def test_none_is_compared_where_none_would_pay() -> None:
+    """With four answers even right guesses bring little: rows beyond six cost computing. With one or two they bring
+    much, later, too."""
+    pace = Pace(0.09, PassCost(state=0.088), 6)
+    assert [0] * 20 == [pace.count(4) for _ in range(20)]
+    assert [1, 1] == [pace.count(answers) for answers in (1, 2)]
+    for _ in range(6):
+        pace.record(1, 1)
+    assert pace.count() > 2
+    assert pace.gain(5, 1, 1.0) > 2.5
+
+
 def test_rows_of_a_mixture_cost_more() -> None:
     """Its rows read experts that others do not: eight rows of the shape of Qwen3-30B-A3B took 5.0 passes of one row
     with random routing (measured), where a dense model's take 2.2. Guesses of an answer pay later."""
