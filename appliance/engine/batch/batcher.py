@@ -48,7 +48,7 @@ class Batcher:
         """Have each pass of one size from now on, also where no answer is in progress."""
         self._fixed, limits = fixed, fixed.within(self.seats.limits)
         self.planner.fix(limits)
-        if self.seats.limits.stateful:  # rows of a log are no rows of a pass, and take time
+        if self.seats.limits.stateful:  # rows of a log take time beside those of a pass
             self._guesses = None
             self.planner.guess_no_more()
         elif self._guesses is not None:

@@ -88,7 +88,7 @@ class Guesses:
             room = max(0, min(each.generation.left - 1, most, limits.context - each.position - len(each.todo)))
             if each.stateful:
                 room = min(room, LOG_ROWS)
-            if each.noted:  # at the end of a page, where guesses are no part of the state
+            if each.noted:  # at the end of a page, without guesses
                 room = min(room, (-(each.position + len(each.todo)) % PAGE or PAGE) - 1)
             guesses.append([] if speculation is None else self._own(each, speculation, room, places))
             if speculation is not None and not guesses[index]:

@@ -25,7 +25,7 @@ _WORTH = 1.03  # tokens per cost, from which guesses are tried after some were c
 _PROMISE = 1.25  # tokens per cost of right guesses, from which any are compared
 _LONG_MEMORY, _LEAST = 0.95, 0.45  # the weight of the past then, and the share that is expected after a pause
 _KNOWN = 16  # numbers of guesses that are remembered
-_DOUBT = 2  # guesses that an expected share counts for, beside those that were compared
+_DOUBT = 2  # guesses that an expected share counts for when some were compared
 _PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
 
 # Cost of a pass by its rows, in passes of one row. Measured with weights that stay in no cache: a

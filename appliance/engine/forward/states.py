@@ -128,7 +128,7 @@ class StateLogs:
             self._right.pop(slot, None)
 
     def commit(self, slot: int, right: int) -> None:
-        """Of the guesses of the last pass, so many were right. EngineError for more than there
+        """Note how many guesses of the last pass were right. EngineError for more than there
         were."""
         if not 0 <= right <= self._guesses.pop(slot, 0):
             raise EngineError(f"{right} right guesses of slot {slot}, which had fewer")
@@ -166,7 +166,7 @@ class States:
             locked.protect(self._memory.address, self._memory.nbytes, "states", own=self._memory.own)
         self.address, self.nbytes = self._memory.address, self._memory.nbytes
         self.logs = StateLogs(architecture, self.address + states, logs)
-        """What guesses would do to states."""
+        """The logs of guesses."""
 
     def views(self, number: int) -> list[memoryview]:
         """The bytes of a state, in pieces that are sealed each."""
