@@ -324,7 +324,9 @@ class Forward:
         self._step.put(Step, {"ROWS": batch.tokens.size, "LOGIT_COUNT": batch.wanted.size})
         self._plan_attention(batch)
         if self._architecture.stateful:
-            self._plan_states(batch)
+            words = self._cache.states.logs.rows(batch.runs)
+            self._tables["RUNS"][:len(words)] = words
+            self._step.put(Step, {"RUN_COUNT": len(batch.runs)})
         try:
             self._pass(batch)
         finally:
@@ -343,14 +345,6 @@ class Forward:
             self._launch()
             if self._streaming is not None:
                 self._streaming.end()
-
-    def _plan_states(self, batch: Batch) -> None:
-        """Tell which rows change the state of each slot, and which only its log."""
-        logs = self._cache.states.logs
-        words = [word for run in batch.runs
-                 for word in (run.first, run.count, run.slot, run.position, *logs.words(run.slot, run.count))]
-        self._tables["RUNS"][:len(words)] = words
-        self._step.put(Step, {"RUN_COUNT": len(batch.runs)})
 
     def _plan_attention(self, batch: Batch) -> None:
         """Cut runs into bundles, and bundles into spans where there are too few bundles for the

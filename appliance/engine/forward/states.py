@@ -25,6 +25,7 @@ from appliance.engine.forward.trees import shares
 from appliance.errors import EngineError
 from appliance.families.architecture import Architecture
 from appliance.kernels.layouts.step import DELTA_ROWS, LOG_ROWS
+from appliance.kernels.runtime.boundary import Run
 from appliance.kernels.runtime.memory import Memory
 from appliance.secure import locked
 
@@ -110,6 +111,12 @@ class StateLogs:
         if not 1 <= guesses <= LOG_ROWS:
             raise EngineError(f"{guesses} guesses for layers with a state; allowed: 1..{LOG_ROWS}")
         self._guesses[slot] = guesses
+
+    def rows(self, runs: Iterable[Run]) -> list[int]:
+        """The words of tables SlotRows: which rows change the state of a slot, and which only its
+        log. EngineError as of `words`."""
+        return [word for run in runs for word in (
+            run.first, run.count, run.slot, run.position, *self.words(run.slot, run.count))]
 
     def words(self, slot: int, rows: int) -> tuple[int, int, int]:
         """Of a slot with so many rows in a pass: the address of its log, the rows that are read

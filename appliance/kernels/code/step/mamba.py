@@ -156,8 +156,8 @@ def advance(step: Step, op: Op, head: int, part: int, at: int, first: int, last:
 @device(inline=False)
 def go_through(step: Step, op: Op, run: SlotRows, head: int, state: int, log: int, first: int, last: int,
                numbers: int) -> None:
-    """Rows first..last-1, at most ROWS, of one head. Before the first row of a run, those come that
-    are taken from the log."""
+    """Rows first..last-1, at most ROWS, of one head. Before the first row of a run, rows of the log
+    come."""
     layer = op.MAMBA
     size, out, copy = layer.SIZE, numbers + 128, numbers + 384
     before = run.LOGGED if first == run.FIRST_ROW else 0
