@@ -199,8 +199,8 @@ def note_guesses(layer: DeltaLayer, head: Head, count: int, rows: int, value: in
 
 @device(inline=False)
 def go_through(step: Step, op: Op, run: SlotRows, head: Head, first: int, last: int) -> None:
-    """Rows first..last-1, at most DELTA_ROWS, of one head. Before the first row of a run, rows of the
-    log come."""
+    """Rows first..last-1, at most DELTA_ROWS, of one head. Rows of the log come before the first
+    row of a run."""
     layer, x_stride, y_stride = op.DELTA, op.X_STRIDE, op.Y_STRIDE
     size, each, noted = layer.SIZE, row_nbytes(layer), log_nbytes(layer)
     before = run.LOGGED if first == run.FIRST_ROW else 0
