@@ -177,8 +177,8 @@ def compare(path: Path, threads: int, requests: list[int], tokens: int) -> Itera
           Engine.open(source, EngineOptions(**{**_fields(options), "speculate": False}), kernels=kernels) as plain,
           Engine.open(source, EngineOptions(**{**_fields(options), "heads": True}), kernels=kernels) as guessing):
         for count in requests:
-            measure(plain, 0, count, 16)
-            measure(guessing, 0, count, 16)
+            measure(plain, 0, count)
+            measure(guessing, 0, count)
             for circle, share in enumerate(RIGHT):
                 base = measure(plain, circle, count, tokens)[0]
                 rate, each = measure(guessing, circle, count, tokens)

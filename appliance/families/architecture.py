@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from appliance.kernels.layouts.step import delta_log_nbytes, mamba_log_nbytes
+
 CONTEXT_CAP = 32_768  # positions; the default limit, where the policy names none
 HEAD_SIZES = range(32, 513, 16)  # what the attention kernels are built for
 LEAST_FACTOR = 1e-3  # of rotary positions, which it divides: near zero they would have no sine
@@ -54,6 +56,11 @@ class Convolution:
         """Floats of the state of a text: the rows that the next one sees."""
         return (self.width - 1) * self.columns
 
+    @property
+    def head_log_nbytes(self) -> int:
+        """Bytes that the heads need to read a guess again: there are none."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
@@ -89,6 +96,11 @@ class Delta:
     def state_floats(self) -> int:
         """Floats of the state of a text: rows that the next sees, and a matrix of each head."""
         return (self.width - 1) * self.columns + self.heads * self.size**2
+
+    @property
+    def head_log_nbytes(self) -> int:
+        """Bytes that the heads need to read a guess again."""
+        return self.heads * delta_log_nbytes(self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,11 @@ class Mamba:
     def state_floats(self) -> int:
         """Floats of the state of a text: that of the convolution, then those of heads."""
         return (self.width - 1) * self.columns + self.inner * self.size
+
+    @property
+    def head_log_nbytes(self) -> int:
+        """Bytes that the heads need to read a guess again."""
+        return self.heads * mamba_log_nbytes(self.inner // self.heads, self.size)
 
 
 Recurrence = Convolution | Delta | Mamba

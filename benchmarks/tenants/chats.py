@@ -42,16 +42,16 @@ START_SECONDS = 120.0
 class Llama:
     """llama.cpp's server, as a context."""
 
-    def __init__(self, python: Path, model: Path, threads: int, slots: int) -> None:
+    def __init__(self, python: Path, model: Path, threads: int, slots: int, context: int = CONTEXT) -> None:
         script = Path(__file__).with_name("llama_chats.py")
         self._process = subprocess.Popen(
-            [python, str(script), str(model), str(threads), str(slots), str(CONTEXT)], text=True,
+            [python, str(script), str(model), str(threads), str(slots), str(context)], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.strip().isdigit():
             raise SystemExit(f"{python}: llama.cpp's server did not start; is xllamacpp installed there?")
-        self.port = int(line)
+        self.port, self.pid = int(line), self._process.pid
 
     def __enter__(self) -> Llama:
         return self

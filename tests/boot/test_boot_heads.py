@@ -16,7 +16,7 @@ from tests.support.engines import kernels
 
 
 def test_it_is_loaded_and_counted(tmp_path: Path) -> None:
-    """`plan-memory` counts its weights, its keys and values, and states that are set aside."""
+    """`plan-memory` counts its weights, its keys and values, and logs of guesses."""
     path = tmp_path / "m.gguf"
     path.write_bytes(guess_models.model())
     policy = load(server.write_policy(tmp_path, {"tiny": path})).policy

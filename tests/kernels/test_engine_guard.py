@@ -43,7 +43,7 @@ def test_debug_build(kind):
     for model, words in debug_pass.SPOILED_STATES.items():
         with opened(family_models.model(model)) as source, Engine.open(
                 source, EngineOptions(context_length=128, slots=1, threads=1), kernels=kernels()) as engine:
-            assert debug_pass.mixture_digest(engine) == found["states"][model]["digest"]
+            assert debug_pass.state_digest(engine) == found["states"][model]["digest"]
         assert {name: fault for name, (_, _, _, fault) in words.items()} == found["states"][model]["faults"]
 
 

@@ -30,6 +30,7 @@ from appliance.kernels.layouts.step import (
     MambaLayer,
     Norm,
     Op,
+    SlotRows,
     Step,
     Unit,
     Weight,
@@ -220,9 +221,13 @@ SPOILED_EXPERTS: dict[str, tuple[str, int, int, str]] = {
 SPOILED_STATES: dict[str, dict[str, tuple[str, int, int, str]]] = {"lfm2": {
     "states": ("step", Step.offsets["STATES"], FAR, "cache"),
     "a stride of states": ("step", Step.offsets["STATES_STRIDE"], 1 << 30, "cache"),
-    "a run's slot": ("RUNS", Bundle.offsets["SLOT"], 1, "bundle"),
-    "a run's rows": ("RUNS", Bundle.offsets["COUNT"], 1, "bundle"),
-    "a run's position": ("RUNS", Bundle.offsets["POSITION"], FAR, "bundle"),
+    "a run's slot": ("RUNS", SlotRows.offsets["SLOT"], 1, "bundle"),
+    "a run's rows": ("RUNS", SlotRows.offsets["COUNT"], 1, "bundle"),
+    "a run's position": ("RUNS", SlotRows.offsets["POSITION"], FAR, "bundle"),
+    "a run's log": ("RUNS", SlotRows.offsets["LOG"], FAR, "cache"),
+    "rows of no log": ("RUNS", SlotRows.offsets["LOGGED"], 1, "bundle"),
+    "guesses without a log": ("RUNS", SlotRows.offsets["GUESSES"], 1, "bundle"),
+    "a place in the log": ("convolutions", _convolution("LOG"), FAR, "cache"),
     "a place in the state": ("convolutions", _convolution("PLACE"), FAR, "cache"),
     "weights of columns": ("convolutions", _convolution("WEIGHTS"), FAR, "vector"),
     "columns": ("convolutions", _convolution("COLUMNS"), 16, "buffer"),
@@ -234,6 +239,7 @@ SPOILED_STATES: dict[str, dict[str, tuple[str, int, int, str]]] = {"lfm2": {
     "paces": ("deltas", _delta("PACE"), FAR, "buffer"), "decays": ("deltas", _delta("DECAY"), FAR, "vector"),
     "starts of paces": ("deltas", _delta("START"), -FAR, "vector"),
     "a place of matrices": ("deltas", _delta("PLACE"), FAR, "cache"),
+    "a place of rows": ("deltas", _delta("LOG"), FAR, "cache"),
     "what is convolved": ("step", Step.offsets["CONVOLVED"], FAR, "buffer"),
     "own rows": ("step", Step.offsets["PRIVATE_DELTA"], FAR, "buffer"),
     "gates of heads": ("attention", Attention.nbytes + Attention.offsets["GATED"], -1, "buffer"),
@@ -244,6 +250,7 @@ SPOILED_STATES: dict[str, dict[str, tuple[str, int, int, str]]] = {"lfm2": {
     "paces": ("mambas", _mamba("PACE"), FAR, "buffer"), "starts": ("mambas", _mamba("START"), FAR, "vector"),
     "decays": ("mambas", _mamba("DECAY"), -FAR, "vector"), "skips": ("mambas", _mamba("SKIP"), FAR, "vector"),
     "a place of matrices": ("mambas", _mamba("PLACE"), FAR, "cache"),
+    "a place of rows": ("mambas", _mamba("LOG"), -FAR, "cache"),
     "own numbers": ("step", Step.offsets["PRIVATE_MAMBA"], FAR, "buffer"),
     "parts of a row": ("ops", Op.nbytes * 3 + Op.offsets["PARTS"], 1, "buffer"),
 }}
@@ -257,13 +264,32 @@ def mixture_digest(engine: Engine) -> str:
     return hashlib.sha256(logits.tobytes() + forward.run(ids[39:], [39], [0], [0]).tobytes()).hexdigest()
 
 
+def state_digest(engine: Engine) -> str:
+    """SHA-256 of a small model's logits: with guesses of which a part is right, and then as those of a mixture."""
+    forward, seats, ids = engine._forward, engine._seats, [token % family_models.VOCABULARY for token in IDS[:60]]
+    found = hashlib.sha256()
+    with seats.claim([60]) as [slot]:
+        forward.run(ids[:20], range(20), [slot] * 20, [])
+        position = 20
+        for right in (5, 0, 3):
+            seats.expect_guesses(slot, 5)
+            found.update(forward.run(ids[position:position + 6], range(position, position + 6), [slot] * 6,
+                                     range(6)).tobytes())
+            position += 1 + right
+            seats.commit(slot, position, right)
+        found.update(forward.run(ids[position:], range(position, 60), [slot] * (60 - position), [0]).tobytes())
+        seats.give_back(slot)
+    found.update(mixture_digest(engine).encode())
+    return found.hexdigest()
+
+
 def states(kernels: KernelTable) -> dict[str, Any]:
     """The digest of logits of each model with states, and the faults of its spoiled words."""
     found = {}
     for model, words in SPOILED_STATES.items():
         with opened(family_models.model(model)) as source, Engine.open(
                 source, EngineOptions(context_length=128, slots=1, threads=THREADS), kernels=kernels) as engine:
-            digest, forward = mixture_digest(engine), engine._forward
+            digest, forward = state_digest(engine), engine._forward
             found[model] = {"digest": digest, "faults": {name: _fault(forward, where, offset, change)
                                                          for name, (where, offset, change, _) in words.items()}}
     return found

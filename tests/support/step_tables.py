@@ -20,6 +20,8 @@ from appliance.kernels.layouts.shapes import padded_rows
 from appliance.kernels.layouts.step import (
     CALL,
     COUNTER_NBYTES,
+    DELTA_ROWS,
+    LOG_ROWS,
     READ,
     WRITE,
     Attention,
@@ -31,10 +33,14 @@ from appliance.kernels.layouts.step import (
     MambaLayer,
     Norm,
     Op,
+    SlotRows,
     Step,
     Unit,
     Weight,
+    delta_log_nbytes,
     delta_nbytes,
+    mamba_log_nbytes,
+    mamba_nbytes,
 )
 from appliance.kernels.layouts.tables import Numbers
 from appliance.kernels.runtime import team
@@ -147,7 +153,7 @@ class _Judge:
                 *((self.step.PRIVATE_DELTA, delta_nbytes(each.recurrence.size)) for each in shape.every[:1]
                   if isinstance(each.recurrence, Delta)),
                 (self.step.PRIVATE_SCRATCH, 1),
-                *((self.step.PRIVATE_MAMBA, step.MAMBA_NBYTES) for each in shape.every[:1]
+                *((self.step.PRIVATE_MAMBA, mamba_nbytes(each.recurrence.size)) for each in shape.every[:1]
                   if isinstance(each.recurrence, Mamba))):
             _require("buffer", end <= place)
             end = place + nbytes
@@ -171,14 +177,31 @@ class _Judge:
     def runs(self) -> None:
         """All rows of each slot, where layers have states."""
         runs, number, limits = self.step.RUNS, self.step.RUN_COUNT, self.limits
-        self.found("bundle", runs, Bundle.nbytes * number, READ)
+        self.found("bundle", runs, SlotRows.nbytes * number, READ)
         slots, end = set(), 0
         for run in (runs[index] for index in range(number)):
             _require("bundle", run.FIRST_ROW == end and run.COUNT >= 1 and 0 <= run.SLOT < limits.slots
                      and run.SLOT not in slots and 0 <= run.POSITION <= limits.context - run.COUNT)
+            _require("bundle", 0 <= run.LOGGED <= LOG_ROWS * bool(run.LOG) and (not run.LOGGED or run.POSITION > 0)
+                     and 0 <= run.GUESSES <= LOG_ROWS * bool(run.LOG) and run.GUESSES < run.COUNT
+                     and (not run.GUESSES or run.LOGGED + run.COUNT <= DELTA_ROWS))
+            if run.LOG:
+                self.found("cache", run.LOG, self.log_nbytes, READ | WRITE)
             slots.add(run.SLOT)
             end += run.COUNT
         _require("bundle", end == self.step.ROWS)
+
+    @property
+    def log_nbytes(self) -> int:
+        """Bytes of a slot's log: of each layer the rows of its convolution, and those of its heads behind them."""
+        found = 0
+        for each in (layer.recurrence for layer in self.shape.every if layer.recurrence is not None):
+            nbytes = 4 * each.columns
+            nbytes += each.heads * delta_log_nbytes(each.size) if isinstance(each, Delta) else 0
+            nbytes += each.heads * mamba_log_nbytes(each.inner // each.heads, each.size) if isinstance(
+                each, Mamba) else 0
+            found += -(-LOG_ROWS * nbytes // 64) * 64
+        return found
 
     def bundles(self) -> None:
         """Bundles within the batch and the cache; spans within their bundle, and their states within PARTS."""
@@ -327,6 +350,7 @@ class _Judge:
         if table.BIAS:
             self.found("vector", table.BIAS, width, READ)
         _require("cache", table.PLACE >= 0 and table.PLACE + width * (table.WIDTH - 1) <= self.step.STATES_STRIDE)
+        _require("cache", 0 <= table.LOG <= self.log_nbytes - width * LOG_ROWS)
 
     def delta(self, op: Op, index: int) -> None:
         """The delta rule of a layer: rows that it reads, its vectors, and its matrices in the state."""
@@ -342,6 +366,7 @@ class _Judge:
             self.found("vector", vector, 4 * numbers.heads, READ)
         _require("buffer", self.step.PRIVATE_DELTA + delta_nbytes(numbers.size) <= self.step.PRIVATE_STRIDE)
         _require("cache", 0 <= table.PLACE <= self.step.STATES_STRIDE - 4 * numbers.heads * numbers.size**2)
+        _require("cache", 0 <= table.LOG <= self.log_nbytes - numbers.heads * LOG_ROWS * delta_log_nbytes(numbers.size))
 
     def mamba(self, op: Op, index: int) -> None:
         """Mamba-2 of a layer: rows that it reads, its vectors, and its matrices in the state."""
@@ -354,8 +379,10 @@ class _Judge:
                  and 0 <= table.PACE <= self.step.PROJECTED_STRIDE - 4 * numbers.heads)
         for vector in (table.START, table.DECAY, table.SKIP):
             self.found("vector", vector, 4 * numbers.heads, READ)
-        _require("buffer", self.step.PRIVATE_MAMBA + step.MAMBA_NBYTES <= self.step.PRIVATE_STRIDE)
+        _require("buffer", self.step.PRIVATE_MAMBA + mamba_nbytes(numbers.size) <= self.step.PRIVATE_STRIDE)
         _require("cache", 0 <= table.PLACE <= self.step.STATES_STRIDE - 4 * numbers.inner * numbers.size)
+        logged = numbers.heads * LOG_ROWS * mamba_log_nbytes(numbers.inner // numbers.heads, numbers.size)
+        _require("cache", 0 <= table.LOG <= self.log_nbytes - logged)
 
     def experts(self, table: ExpertLayer, parts: program.ExpertParts) -> None:
         """The experts of a layer: as many as the buffers are made for, and the vectors of their choice."""

@@ -31,7 +31,7 @@ from appliance.engine.forward.forward import (
 )
 from appliance.engine.forward.kvcache import WORD_NBYTES, page_nbytes, pages_of, slot_nbytes
 from appliance.engine.forward.seats import dummy_seats
-from appliance.engine.forward.states import division, least_nbytes, state_nbytes
+from appliance.engine.forward.states import division, least_nbytes, log_nbytes, state_nbytes
 from appliance.errors import ApplianceError
 from appliance.families.architecture import Architecture
 from appliance.families.extension import Extension, extended_metadata
@@ -188,15 +188,15 @@ class Footprint:
 
     def cache(self, slots: int) -> int:
         """Bytes of keys and values, those of a draft model or of a layer that guesses included, and
-        of states that are set aside."""
+        of logs of guesses."""
         slot, helper = self.slot
-        return slots * slot + min(slots, draft.SLOTS) * helper + self._aside(slots)
+        return slots * slot + min(slots, draft.SLOTS) * helper + self._logs(slots)
 
-    def _aside(self, slots: int) -> int:
-        """Bytes of states that are set aside while guesses are read."""
+    def _logs(self, slots: int) -> int:
+        """Bytes of what guesses would do to states."""
         if self.shape is None or self.steady or self.model.speculation == "off":
             return 0
-        return min(slots, SPECULATING) * state_nbytes(self.shape)
+        return min(slots, SPECULATING) * log_nbytes(self.shape)
 
     @property
     def prefixes(self) -> int:

@@ -48,7 +48,7 @@ class Batcher:
         """Have each pass of one size from now on, also where no answer is in progress."""
         self._fixed, limits = fixed, fixed.within(self.seats.limits)
         self.planner.fix(limits)
-        if self.seats.limits.stateful:  # rows that are read again would take those of prompts
+        if self.seats.limits.stateful:  # rows of a log take time beside those of a pass
             self._guesses = None
             self.planner.guess_no_more()
         elif self._guesses is not None:
@@ -69,7 +69,8 @@ class Batcher:
         longest = self._longest(generation)
         with self.seats.claim(longest) as slots:
             added = Sequence(slots[0], list(generation.prompt_ids), tenant=tenant, generation=generation,
-                             stateful=self.seats.limits.stateful)
+                             stateful=self.seats.limits.stateful,
+                             noted=self.seats.limits.stateful and self.texts.keeps)
             if generation.search is not None:
                 added.lanes = Lanes(slots, longest[0])
             if generation.negative_ids:
@@ -168,11 +169,12 @@ class Batcher:
             *negative, last = generation.negative_ids
             guide = Guide(slots[1], [], len(negative), before.tenant, next=last)
         return Sequence(slots[0], list(generation.prompt_ids)[-1:], generation.shared_positions, before.tenant,
-                        before.cached, generation=generation, guide=guide, stateful=before.stateful)
+                        before.cached, generation=generation, guide=guide, stateful=before.stateful,
+                        noted=before.noted)
 
     def _begin(self, sequence: Sequence) -> None:
-        """Make guesses for an answer, where there are any. The state of a negative prompt is not
-        set aside."""
+        """Make guesses for an answer, where there are any. The state of a negative prompt has no
+        log."""
         if self._guesses is not None and sequence.lanes is None and not (sequence.stateful and sequence.guide):
             self._guesses.begin(sequence)
 
@@ -191,7 +193,7 @@ class Batcher:
             self._guesses.begin_pass()
         for item in plan.items:
             if item.sequence.stateful and item.guesses:
-                self.seats.set_aside(item.sequence.slot)
+                self.seats.expect_guesses(item.sequence.slot, len(item.guesses))
         with self._masks.meanwhile([(constrained, item.guesses) for item in plan.items if item.complete
                                     and (constrained := item.sequence.generation.constraint) is not None]):
             logits = self.forward.run(plan.tokens, plan.positions, plan.slots, plan.logit_rows)
@@ -204,25 +206,22 @@ class Batcher:
         advances: Advances = []
         for item, prompt_logits, choice_logits in plan.split(logits):
             one, first = item.sequence, item.strand.position
-            tokens = item.strand.todo[:item.count]
+            known = item.strand.todo[1:item.count]
             advances += [(one, one.generation.read(first + place, row)) for place, row in enumerate(prompt_logits)]
             item.strand.position += item.count
             del item.strand.todo[:item.count]
-            if one.stateful and not item.guesses:
+            if one.stateful:
                 self.texts.pass_by(one)
             if item.complete and one.lanes is not None:
                 advances.append((one, self._branch(one, one.lanes, choice_logits)))
             elif item.complete:
                 if not one.generation.tokens:
                     self.texts.keep(one, ended=False)
-                row, one.reread = item.row + one.reread, 0
                 steps = self._advance(item, choice_logits)
                 advances += [(one, each) for each in steps]
                 if self._guesses is not None:
-                    known = [*tokens[1 + row - item.row:], *(each.token for each in steps if each.token is not None)]
-                    self._guesses.note(one, row, known)
-                if one.stateful and item.guesses:
-                    self._commit(item, first, tokens)
+                    known += [each.token for each in steps if each.token is not None]
+                    self._guesses.note(one, item.row, known)
         return advances
 
     def _branch(self, sequence: Sequence, lanes: Lanes, logits: Logits) -> Advance:
@@ -242,6 +241,7 @@ class Batcher:
         """Choose the next token, and go on as long as it was guessed; forget the guesses that were
         wrong."""
         one, guide, advances = item.sequence, item.sequence.guide, list[Advance]()
+        read = one.position
         for row, guess in enumerate([*item.guesses, None]):
             beside = None if guide is None else logits[1 + len(item.guesses) + row]
             advance = one.generation.advance(logits[row], beside)
@@ -253,7 +253,9 @@ class Batcher:
                 one.todo.append(advance.token)
                 break
             one.position += 1
-        if not (one.stateful and item.guesses):
+        if one.stateful and item.guesses:
+            self.seats.commit(one.slot, one.position, one.position - read)
+        else:
             self.seats.cut(one.slot, one.position)
         if guide is not None:
             guide.position += len(advances)
@@ -262,20 +264,6 @@ class Batcher:
         if self._guesses is not None:
             self._guesses.settle(one, [each.token for each in advances if each.token is not None])
         return advances
-
-
-    def _commit(self, item: PlanItem, first: int, tokens: list[int]) -> None:
-        """After guesses of an answer whose layers keep a state: keep it where all were right. Else
-        put back the one before this pass, which began at position `first` with `tokens`, and read
-        them again with the right guesses."""
-        one = item.sequence
-        right = one.position - first - item.count
-        if right == len(item.guesses):
-            self.texts.pass_by(one)
-            return
-        self.seats.put_back(one.slot, first)
-        one.position, one.todo = first, [*tokens, *item.guesses[:right], *one.todo]
-        one.reread = len(one.todo) - 1
 
 
 def _strands(sequence: Sequence) -> list[Strand]:

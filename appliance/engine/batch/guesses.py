@@ -15,6 +15,7 @@ from appliance.engine.batch.sequence import Sequence
 from appliance.engine.batch.speculate import PassCost, Speculation
 from appliance.errors import EngineError, ModelError
 from appliance.kernels.layouts.attention import PAGE
+from appliance.kernels.layouts.step import LOG_ROWS
 from appliance.kernels.runtime.boundary import BatchLimits
 
 
@@ -85,8 +86,10 @@ class Guesses:
         for index, each in enumerate(decoding):
             speculation = self._texts.get(each.slot)
             room = max(0, min(each.generation.left - 1, most, limits.context - each.position - len(each.todo)))
-            if each.stateful:  # states are noted at the ends of pages: no pass goes beyond one
-                room = max(0, min(room, limits.rows // places - each.rows, -(each.position + len(each.todo)) % PAGE))
+            if each.stateful:
+                room = min(room, LOG_ROWS)
+            if each.noted:  # at the end of a page, without guesses
+                room = min(room, (-(each.position + len(each.todo)) % PAGE or PAGE) - 1)
             guesses.append([] if speculation is None else self._own(each, speculation, room, places))
             if speculation is not None and not guesses[index]:
                 count = speculation.draft_count(room, places)

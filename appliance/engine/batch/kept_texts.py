@@ -66,7 +66,7 @@ class KeptTexts:
     def find(self, sequence: Sequence) -> None:
         """Begin with the pages of the prompt that are kept. At least its last token is read: its
         logits are what is asked for; all tokens are, where log-probabilities of the prompt are."""
-        if not self._keeps or sequence.generation.request.prompt_logprobs:
+        if not self.keeps or sequence.generation.request.prompt_logprobs:
             return
         tokens = sequence.todo[:-1]
         pages = [] if self._prefixes is None else self._prefixes.find(sequence.tenant, tokens)
@@ -85,10 +85,10 @@ class KeptTexts:
         sequence.skip(len(pages) * PAGE)
 
     def pass_by(self, sequence: Sequence) -> None:
-        """After a pass: note the state of an answer where its positions fill whole pages, and keep
-        it where its prompt stopped for that."""
-        if self._keeps and sequence.lanes is None:
-            self._seats.mark(sequence.slot)
+        """After a pass: note the state of an answer where its positions, without guesses, fill
+        whole pages, and keep it where its prompt stopped for that."""
+        if self.keeps and sequence.lanes is None:
+            self._seats.mark(sequence.slot, sequence.position)
             if sequence.position in sequence.stops:
                 self.keep(sequence, ended=False)
 
@@ -114,7 +114,7 @@ class KeptTexts:
     def keep(self, sequence: Sequence, *, ended: bool) -> None:
         """Keep the pages that an answer has filled, for its tenant. `ended`: its slot gives them
         back now."""
-        if not self._keeps:
+        if not self.keeps:
             return
         positions = sequence.position
         if sequence.lanes is not None:  # the rest differs by place, and a prompt may have been read in part only
@@ -129,7 +129,8 @@ class KeptTexts:
                 self._persisted.put(tenant, text, pages, _PUTTING_SECONDS)
 
     @property
-    def _keeps(self) -> bool:
+    def keeps(self) -> bool:
+        """Whether texts are kept."""
         return self._prefixes is not None or self._persisted is not None
 
     def _restore_page(self, sequence: Sequence) -> bool:

@@ -111,13 +111,13 @@ class Planner:
     def plan(self, sequences: list[Sequence]) -> Plan:
         """The next pass."""
         plan, limits = Plan(), self._limits
-        decoding = _fitting(sequences, Phase.DECODING, limits.wanted, limits.rows)
+        decoding = _fitting(sequences, Phase.DECODING, min(limits.wanted, limits.rows))
         alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(sequences)
         guesses = self._guesses.make(decoding) if alone and self._guesses is not None else [[] for _ in decoding]
         for each, tokens in zip(decoding, guesses, strict=True):
             plan.add(each, each, len(each.todo), tokens, 0, complete=True)
         left = limits.wanted - _places(decoding)
-        self._add_prompts(plan, decoding, _fitting(sequences, Phase.READING, left, left))
+        self._add_prompts(plan, decoding, _fitting(sequences, Phase.READING, left))
         return plan
 
     def record(self, plan: Plan, seconds: float) -> None:
@@ -128,9 +128,9 @@ class Planner:
 
     def _add_prompts(self, plan: Plan, decoding: list[Sequence], reading: list[Sequence]) -> None:
         """Add shares of prompts beside answers that decode."""
-        limits, decoding_rows, parts = self._limits, _rows(decoding), [each.reading for each in reading]
+        limits, parts = self._limits, [each.reading for each in reading]
         beside = _places(reading) - len(reading)  # rows of negative prompts
-        room = max(0, limits.rows - decoding_rows - beside)
+        room = max(0, limits.rows - _places(decoding) - beside)
         shares = self._share.rows(parts, *((room, None) if self._fixed else self._room(decoding, parts, room)))
         logit_room = limits.wanted - _places(decoding) - _places(reading)  # more rows that may have logits
         for each, part, count in zip(reading, parts, map(Strand.stop_after, parts, shares), strict=True):
@@ -151,7 +151,7 @@ class Planner:
         if not decoding:
             return room, None
         passes = self._share.passes([each.tenant for each in decoding], [each.tenant for each in parts])
-        rows = _rows(decoding)
+        rows = _places(decoding)
         return min(room, self._time.gap_rows(rows, passes)), self._time.long_rows(rows, passes)
 
 
@@ -160,19 +160,13 @@ def _places(answers: list[Sequence]) -> int:
     return sum(each.places for each in answers)
 
 
-def _rows(answers: list[Sequence]) -> int:
-    """All rows of such a pass."""
-    return sum(each.rows for each in answers)
-
-
-def _fitting(answers: list[Sequence], phase: Phase, places: int, rows: int) -> list[Sequence]:
-    """The first answers of a state, as many as find room in rows, and in rows with logits."""
+def _fitting(answers: list[Sequence], phase: Phase, places: int) -> list[Sequence]:
+    """The first answers of a state, as many as find room in rows with logits."""
     first = list[Sequence]()
     for each in answers:
         if each.phase is phase:
             places -= each.places
-            rows -= each.rows
-            if min(places, rows) < 0:
+            if places < 0:
                 break
             first.append(each)
     return first

@@ -72,8 +72,8 @@ class Sequence(Strand):
     guide: Guide | None = None
     lanes: Lanes | None = None  # of a beam search; all live texts have `position` positions
     stateful: bool = False  # layers keep a state, which cannot go back to the end of the prompt
+    noted: bool = False  # its state is noted at the ends of pages
     found: int = 0  # tokens of the prompt that were not read, also once they are dropped
-    reread: int = 0  # first tokens to do that were right guesses: a state went back to before them
     dropped: int = 0  # tokens that no longer are in the context, see `shift`
     restoring: Restoration | None = None  # pages of the prompt that are about to come from a shelf
 
@@ -84,7 +84,7 @@ class Sequence(Strand):
             return Phase.ENDED
         if self.restoring is not None:
             return Phase.RESTORING
-        read = len(self.todo) == 1 + self.reread and self.position > 0 and self.reading is self
+        read = len(self.todo) == 1 and self.position > 0 and self.reading is self
         return Phase.DECODING if read else Phase.READING
 
     @property
@@ -111,11 +111,6 @@ class Sequence(Strand):
         return self.generation.places
 
     @property
-    def rows(self) -> int:
-        """Rows that it has in a pass that gives it a token."""
-        return self.places + self.reread
-
-    @property
     def reading(self) -> Strand:
         """The part whose prompt is read next."""
         return self.guide if self.guide is not None and self.guide.todo else self
@@ -133,4 +128,4 @@ class Sequence(Strand):
         stays, from position 0 on: the same bits as a prompt of that text has."""
         keep = self.generation.request.shift_keep or 0
         self.dropped += (context - keep) // 2
-        self.todo, self.position, self.cached, self.reread = self.text, 0, 0, 0
+        self.todo, self.position, self.cached = self.text, 0, 0

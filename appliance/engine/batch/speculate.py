@@ -22,15 +22,15 @@ _WINDOW = _REACH + max(_GRAMS)  # tokens that a search may need: what is older w
 _FIRST, _HOPED = 0.6, 0.85  # shares of right guesses that are expected before the first; of a mixture, to try one
 _MEMORY = 0.85  # weight of the past in that share, for each guess that was decided
 _WORTH = 1.03  # tokens per cost, from which guesses are tried after some were compared: costs are known roughly
+_PROMISE = 1.25  # tokens per cost of right guesses, from which any are compared
 _LONG_MEMORY, _LEAST = 0.95, 0.45  # the weight of the past then, and the share that is expected after a pause
+_KNOWN = 16  # numbers of guesses that are remembered
+_DOUBT = 2  # guesses that an expected share counts for when some were compared
 _PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
 
 # Cost of a pass by its rows, in passes of one row. Measured with weights that stay in no cache: a
 # tile of the kernels has six rows and waits for memory; from there on each row costs computing.
 _TILE, _ROW_OF_TILE, _ROW = 6, 0.07, 0.28
-# Where layers keep states, rows go through these one after the other: measured with the shape of
-# Qwen3.5-0.8B in Q4_K, on two threads.
-_ROW_OF_STATES = 0.15
 
 
 def pass_cost(rows: float) -> float:
@@ -40,7 +40,8 @@ def pass_cost(rows: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """The cost of a pass by its rows, of a model whose rows choose experts.
+    """The cost of a pass by its rows, of a model whose rows choose experts or whose layers keep
+    states.
 
     Each row may read experts that no other row reads. Their number is reckoned as if rows chose at
     random. By what was chosen, one tenant would feel another's text.
@@ -49,16 +50,15 @@ class PassCost:
     share: float = 0.0  # of the bytes of weights that a row reads: those of its experts
     experts: int = 1
     used: int = 1  # by each row
-    state: float = 0.0  # cost of setting a text's state aside before guesses, in passes of one row; 0: there is none
+    state: float = 0.0  # of a further row in layers that keep a state, in passes of one row
 
     def __call__(self, rows: float) -> float:
         """The cost of a pass of so many rows, in passes of one row."""
-        if self.state and not self.share:
-            return 1 + _ROW_OF_STATES * (rows - 1)
-        if not self.share:
-            return pass_cost(rows)
+        state = self.state * (rows - 1)
+        if not self.share:  # from some rows on computing products costs more than waiting for states
+            return max(pass_cost(rows), 1 + _ROW_OF_TILE * (rows - 1) + state)
         read: float = self.experts / self.used * (1 - (1 - self.used / self.experts)**rows)  # in those of one row
-        return (1 - self.share) * pass_cost(rows) + self.share * read * pass_cost(rows / read)
+        return (1 - self.share) * pass_cost(rows) + self.share * read * pass_cost(rows / read) + state
 
 
 DENSE = PassCost()
@@ -97,36 +97,46 @@ class Pace:
     def __init__(self, cost: float = 0.0, pass_cost: PassCost = DENSE, trials: int = 0) -> None:
         """`cost` of making one guess, in passes of one row; `trials`: guesses that are compared
         before any is tried."""
-        self._trials, self.trials = trials, trials
+        self._trials, self.trials, self._right = trials, trials, 0  # of those compared, so many were right
         self._cost, self._pass_cost, self._first = cost, pass_cost, _HOPED if pass_cost.share else _FIRST
         self._share = self._first
         self._rest, self._patience = 0, _PATIENCE
+        self._known: dict[tuple[int, float], tuple[int, float]] = {}  # what is best, by answers and share
 
-    def gain(self, guesses: int, answers: int) -> float:
-        """Tokens per cost with so many guesses for each of `answers` in a pass; 1 without guesses.
-        """
-        tokens, state = sum(self._share**i for i in range(guesses + 1)), self._pass_cost.state
-        again = tokens * (1 - self._share**guesses) if state else 0.0  # rows that are read again
-        passes = self._pass_cost(answers * (1 + guesses + again)) / self._pass_cost(answers)
-        return tokens / (passes + guesses * self._cost + (answers * state if guesses else 0.0))
+    def gain(self, guesses: int, answers: int, share: float | None = None) -> float:
+        """Tokens per cost with so many guesses for each of `answers` in a pass, if a `share` of
+        guesses is right, by default the expected one; 1 without guesses."""
+        share = self._share if share is None else share
+        tokens, one = sum(share**i for i in range(guesses + 1)), self._pass_cost(answers)
+        cost = self._cost * (answers / one if self._trials else 1.0)  # a layer guesses for one text after the other
+        return tokens / (self._pass_cost(answers * (1 + guesses)) / one + guesses * cost)
 
     def best(self, answers: int = 1) -> float:
         """The most tokens per cost that guesses give an answer; 1 while none are made."""
-        return 1.0 if self._rest or self.trials else self.gain(self._best(answers), answers)
+        if self._rest or self.trials:
+            return 1.0
+        gain = self._best(answers, self._share)[1]
+        return gain if not self._trials or gain >= _WORTH else 1.0
 
-    def _best(self, answers: int) -> int:
-        """The number of guesses that gives most; 0 where that is not worth it."""
-        best = max(range(LONGEST + 1), key=lambda guesses: self.gain(guesses, answers))
-        return 0 if self._trials and self.gain(best, answers) < _WORTH else best
+    def _best(self, answers: int, share: float) -> tuple[int, float]:
+        """The number of guesses that gives most if a share is right, and what it gives. Each pass
+        asks, and shares change seldom."""
+        if (answers, share) not in self._known:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            gains = [self.gain(guesses, answers, share) for guesses in range(LONGEST + 1)]
+            self._known[answers, share] = gains.index(max(gains)), max(gains)
+        return self._known[answers, share]
 
     def count(self, answers: int = 1) -> int:
         """Guesses for the next pass, in which `answers` decode."""
         if self._rest:
             self._rest -= 1
             return 0
-        if self.trials:
-            return 1
-        best = self._best(answers)
+        if self.trials:  # none is compared where even right ones would pay little
+            return int(self._best(answers, 1.0)[1] >= _PROMISE)
+        best, gain = self._best(answers, self._share)
+        best = 0 if self._trials and gain < _WORTH else best
         if best == 0:
             self._share = max(self._share, _LEAST) if self._trials else self._first
             self._rest, self.trials = self._patience, self._trials
@@ -135,12 +145,23 @@ class Pace:
 
     def record(self, guessed: int, right: int) -> None:
         """Learn from a pass: the first wrong guess decides no more about those after it."""
-        self.trials = max(self.trials - guessed, 0)
+        if self.trials and guessed:
+            self._compare(right)
+            return
         memory = _LONG_MEMORY if self._trials else _MEMORY
         for decided in range(min(right + 1, guessed)):
             self._share = memory * self._share + (1 - memory) * (decided < right)
         if 0 < guessed == right:
             self._patience = _PATIENCE
+
+    def _compare(self, right: int) -> None:
+        """Learn from a guess that was only compared; after the last one, what share to expect."""
+        self.trials, self._right = self.trials - 1, self._right + right
+        if not self.trials:
+            self._share = (_DOUBT * self._share + self._right) / (_DOUBT + self._trials)
+            if not self._right:  # all were wrong: the next ones come later still
+                self._patience = min(2 * self._patience, _MOST_PATIENCE)
+            self._right = 0
 
 
 class Speculation:

@@ -26,14 +26,15 @@ from appliance.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tok
 from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
 from appliance.kernels.layouts.step import (
     COUNTER_NBYTES,
-    MAMBA_NBYTES,
     Bundle,
     Choice,
     ExpertRows,
+    SlotRows,
     Step,
     Unit,
     Weight,
     delta_nbytes,
+    mamba_nbytes,
 )
 from appliance.kernels.runtime import boundary
 from appliance.kernels.runtime.boundary import Batch, BatchLimits, Boundary
@@ -49,6 +50,7 @@ ROWS = 512  # most rows of a batch
 WANTED = 64  # most rows of a batch whose logits are computed
 _LINE = 64
 UNITS_A_THREAD = 4  # bundles times key-value heads; with fewer, bundles are split into spans
+_STATE_ROW = 2.4  # computing a row of states, in times of reading as many bytes of weights: measured
 PARTS_NBYTES = 16 << 20  # most, of attention states while spans are spread over threads
 
 
@@ -125,15 +127,16 @@ def private_sizes(a: Architecture, kinds: Mapping[str, tuple[int, int]]) -> dict
     activations for a row of each. `kinds`: most columns of each kind, as for `shared_nbytes`."""
     group = a.group
     rows = group * bundle_tokens(group)
-    sizes = [each.recurrence.size for each in a.every if isinstance(each.recurrence, Delta)]
+    deltas = [each.recurrence.size for each in a.every if isinstance(each.recurrence, Delta)]
+    mambas = [each.recurrence.size for each in a.every if isinstance(each.recurrence, Mamba)]
     return {"PRIVATE_ROW": 4 * max(a.embedding, a.query_width, a.hidden),
             "PRIVATE_QUERY": 4 * a.head_size * rows, "PRIVATE_TOTAL": state_nbytes(a.head_size) * rows,
             "PRIVATE_PART": state_nbytes(a.head_size) * rows, "PRIVATE_HEAD": 8 * a.head_size,
             **({} if a.mixture is None else {"PRIVATE_SCORES": 16 * padded_rows(a.mixture.count),
                                              "PRIVATE_CHOICES": Choice.nbytes * a.mixture.used}),
-            **({"PRIVATE_DELTA": delta_nbytes(max(sizes))} if sizes else {}),
+            **({"PRIVATE_DELTA": delta_nbytes(max(deltas))} if deltas else {}),
             "PRIVATE_SCRATCH": SCRATCH_NBYTES,
-            **({"PRIVATE_MAMBA": MAMBA_NBYTES} if any(isinstance(each.recurrence, Mamba) for each in a.every) else {}),
+            **({"PRIVATE_MAMBA": mamba_nbytes(max(mambas))} if mambas else {}),
             **{kind: row_nbytes(kind, columns) for kind, (columns, _) in kinds.items()}}
 
 
@@ -203,8 +206,8 @@ class Forward:
         self.expert_reads = ((0.0, 1, 1) if mixture is None or every else
                              (chosen / max(common + chosen, 1), mixture.count, mixture.used))
         """The share of experts in the bytes that a row reads, how many there are, and how many it chooses."""
-        self.state_cost = 2 * self._cache.states.stride * min(self._pool.threads, 4) / max(common + chosen, 1)
-        """The cost of setting a state aside, in passes of one row: by bytes, and one thread copies."""
+        self.state_cost = _STATE_ROW * self._cache.states.stride / max(common + chosen, 1)
+        """The cost of a further row of a text in layers with a state, in passes of one row."""
         self.row_nbytes = common + chosen
         """Bytes of weights that a row reads, those of its logits included."""
 
@@ -298,7 +301,7 @@ class Forward:
         sizes = {"TOKENS": rows, "POSITIONS": rows, "SLOTS": rows, "LOGIT_ROWS": rows,
                  "BUNDLES": rows * len(Bundle.fields), "UNITS": self._most_units * len(Unit.fields)}
         if self._architecture.stateful:
-            sizes["RUNS"] = min(rows, self._cache.slots) * len(Bundle.fields)
+            sizes["RUNS"] = min(rows, self._cache.slots) * len(SlotRows.fields)
         self._tables = {}
         for word, count in sizes.items():
             memory = self._secret(8 * count)
@@ -321,13 +324,14 @@ class Forward:
         self._step.put(Step, {"ROWS": batch.tokens.size, "LOGIT_COUNT": batch.wanted.size})
         self._plan_attention(batch)
         if self._architecture.stateful:
-            self._tables["RUNS"][:5 * len(batch.runs)] = [
-                word for run in batch.runs for word in (run.first, run.count, run.slot, run.position, 0)]
+            words = self._cache.states.logs.rows(batch.runs)
+            self._tables["RUNS"][:len(words)] = words
             self._step.put(Step, {"RUN_COUNT": len(batch.runs)})
         try:
             self._pass(batch)
         finally:
             self.boundary.done(batch)  # of a pass that failed, too: what it wrote is to be wiped
+            self._cache.states.logs.done(run.slot for run in batch.runs)
         whole = self._logits.view(np.float32).reshape(-1, self._logits_stride // 4)
         return whole[:batch.wanted.size, :self._architecture.vocabulary]
 

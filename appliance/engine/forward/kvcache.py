@@ -74,9 +74,9 @@ class KVCache:
     addresses are in bytes."""
 
     def __init__(self, architecture: Architecture, slots: int, context: int, kind: str = "f16",
-                 pages: int | None = None, states: int = 0, aside: int = 0) -> None:
+                 pages: int | None = None, states: int = 0, logs: int = 0) -> None:
         """`pages` of the arena; None: a whole context for each slot. `states` of earlier texts;
-        `aside`: slots that may have a state set aside."""
+        `logs`: slots that may have guesses at a time."""
         if not 1 <= slots <= MAX_SLOTS:
             raise EngineError(f"a KV cache of {slots} slots; allowed: 1..{MAX_SLOTS}")
         if context < 1:
@@ -87,7 +87,7 @@ class KVCache:
             raise EngineError(f"a KV cache of {self.pages} pages; one context takes {self.pages_a_slot}")
         self.slots, self.context, self.kind = slots, context, kind
         self.layers, self.page_stride = _places(architecture, kind)
-        self.states = States(architecture, slots, states, aside)
+        self.states = States(architecture, slots, states, logs)
         half = self.page_stride * self.pages
         self._memory: Memory | None = Memory(2 * half, huge=True)
         locked.protect(self._memory.address, self._memory.nbytes, "keys and values", own=self._memory.own)

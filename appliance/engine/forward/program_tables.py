@@ -68,7 +68,7 @@ class ProgramTables:
         """`cache`: the places of each layer in pages and states, and the positions of a slot."""
         self._parts, self._architecture, self._plan, self._ops = parts, architecture, plan, ops
         self._places, self._context, self._card = cache.layers, cache.context, FAMILIES[architecture.family]
-        self._states = cache.states.places
+        self._states, self._logs = cache.states.places, cache.states.logs.places
         self.kept: list[Memory] = []
         self.ops = Words(step.Op.nbytes * len(ops))
         self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
@@ -232,7 +232,7 @@ class ProgramTables:
             memory.view(np.float32, count=count).reshape(width, columns)[:] = weights.reshape(columns, width).T
             self.convolutions.put(step.ConvolutionLayer, {
                 "COLUMNS": columns, "WIDTH": width, "WEIGHTS": memory.address, "PLACE": self._states[index],
-                "BIAS": 0 if parts.bias is None else self.vector(parts.bias, columns),
+                "LOG": self._logs[index], "BIAS": 0 if parts.bias is None else self.vector(parts.bias, columns),
                 "GATED": int(parts.gated), "ACTIVATED": int(parts.activated)}, offset)
         return self.convolutions.address + offset
 
@@ -240,7 +240,7 @@ class ProgramTables:
         """Fill the table DeltaLayer of a layer; its address."""
         recurrence, offset = self._architecture.layer(index).recurrence, step.DeltaLayer.nbytes * index
         if isinstance(recurrence, Delta):
-            self.deltas.put(step.DeltaLayer, _delta_words(recurrence, self._states[index]) | {
+            self.deltas.put(step.DeltaLayer, _delta_words(recurrence, self._states[index], self._logs[index]) | {
                 word: self.vector(name, recurrence.heads)
                 for word, name in (("START", parts.start), ("DECAY", parts.decay))}, offset)
         return self.deltas.address + offset
@@ -250,7 +250,7 @@ class ProgramTables:
         recurrence, offset = self._architecture.layer(index).recurrence, step.MambaLayer.nbytes * index
         if isinstance(recurrence, Mamba):
             vectors = {"START": parts.start, "DECAY": parts.decay, "SKIP": parts.skip}
-            self.mambas.put(step.MambaLayer, _mamba_words(recurrence, self._states[index]) | {
+            self.mambas.put(step.MambaLayer, _mamba_words(recurrence, self._states[index], self._logs[index]) | {
                 word: self.vector(name, recurrence.heads) for word, name in vectors.items()}, offset)
         return self.mambas.address + offset
 
@@ -312,19 +312,26 @@ class ProgramTables:
         return factors
 
 
-def _delta_words(recurrence: Delta, place: int) -> dict[str, int | float]:
-    """The words of a table DeltaLayer that no vector tells. `place`: of the layer in a state."""
+def _heads_log(recurrence: Delta | Mamba, log: int) -> int:
+    """The place of a layer's heads in a log: behind the rows of its convolution."""
+    return log + 4 * step.LOG_ROWS * recurrence.columns
+
+
+def _delta_words(recurrence: Delta, place: int, log: int) -> dict[str, int | float]:
+    """The words of a table DeltaLayer that no vector tells. `place`: of the layer in a state;
+    `log`: in a log."""
     heads, keys, behind = recurrence.heads, recurrence.key_heads, recurrence.columns + recurrence.result
     together = heads // keys if recurrence.together else heads
     return {"HEADS": heads, "KEY_HEADS": keys, "SIZE": recurrence.size, "TOGETHER": together,
             "QUERY_SCALE": recurrence.size**-0.5, "GATE": 4 * recurrence.columns, "RATE": 4 * behind,
             "PACE": 4 * (together if recurrence.together else padded_rows(heads)),
-            "PLACE": place + 4 * (recurrence.width - 1) * recurrence.columns}
+            "PLACE": place + 4 * (recurrence.width - 1) * recurrence.columns, "LOG": _heads_log(recurrence, log)}
 
 
-def _mamba_words(recurrence: Mamba, place: int) -> dict[str, int | float]:
-    """The words of a table MambaLayer that no vector tells. `place`: of the layer in a state."""
+def _mamba_words(recurrence: Mamba, place: int, log: int) -> dict[str, int | float]:
+    """The words of a table MambaLayer that no vector tells. `place`: of the layer in a state;
+    `log`: in a log."""
     heads, size, inner = recurrence.heads, recurrence.size, recurrence.inner
     return {"HEADS": heads, "HEAD_SIZE": inner // heads, "SIZE": size, "SHARED": heads // recurrence.groups,
             "KEY": 4 * inner, "QUERY": 4 * size * recurrence.groups, "PACE": 4 * (inner + recurrence.columns),
-            "PLACE": place + 4 * (recurrence.width - 1) * recurrence.columns}
+            "PLACE": place + 4 * (recurrence.width - 1) * recurrence.columns, "LOG": _heads_log(recurrence, log)}

@@ -8,7 +8,7 @@ whose page was given back. `Forward.run` adds to them, as it writes positions.
     begin      kept pages become the first of an empty slot
     fork       an empty slot begins as another one does, whose full pages it shares
     cut        positions from some on are forgotten; their pages stay, and are written again
-    put back   as cut, to where a state was set aside
+    commit     positions of wrong guesses are forgotten
     rewind     as cut, and the pages go, too
     restart    as rewind, to nothing: for a text that no longer shares any page
     give back  slot, pages and promise go
@@ -99,10 +99,9 @@ class Seats:
         self._cache.begin(slot, pages)
         self._boundary.inherit(slot, len(pages) * PAGE)
 
-    def mark(self, slot: int) -> None:
-        """Remember the state of a slot where its positions fill whole pages, for texts that begin
-        with these."""
-        positions = self._boundary.filled(slot)
+    def mark(self, slot: int, positions: int) -> None:
+        """Remember the state of a slot, which is that of so many positions, where they fill whole
+        pages: for texts that begin with these."""
         if positions % PAGE == 0:
             self._cache.states.mark(slot, positions)
 
@@ -140,7 +139,8 @@ class Seats:
         """Let an empty slot begin with the first positions of another one, and promise it its
         pages up to `longest`, but for the `shared` ones: by default as many as these fill.
         EngineError where the other one's state is that of more positions."""
-        if self.limits.stateful and self._boundary.filled(parent) != positions:
+        behind = self._cache.states.logs.behind(parent)
+        if self.limits.stateful and (behind or self._boundary.filled(parent) != positions):
             raise EngineError(f"slot {parent} has no state of {positions} positions")
         self._cache.claim(child, longest, positions // PAGE if shared is None else shared)
         self._cache.fork(parent, child, positions)
@@ -150,14 +150,15 @@ class Seats:
         """Forget all positions of a slot but the first. Their pages stay."""
         self._boundary.forget(slot, positions)
 
-    def set_aside(self, slot: int) -> None:
-        """Before guesses are read: keep the state of a slot."""
-        self._cache.states.set_aside(slot)
+    def expect_guesses(self, slot: int, count: int) -> None:
+        """The last rows of a slot in the next pass, so many, will be guesses. Its state stays that
+        of the rows before them until `commit`."""
+        self._cache.states.logs.expect(slot, count)
 
-    def put_back(self, slot: int, positions: int) -> None:
-        """Let a slot have the state again that was set aside at so many positions."""
-        self._cache.states.put_back(slot)
-        self._boundary.put_back(slot, positions)
+    def commit(self, slot: int, positions: int, right: int) -> None:
+        """Keep so many positions of a slot, the last ones of which are the `right` guesses."""
+        self._cache.states.logs.commit(slot, right)
+        self._boundary.go_back(slot, positions)
 
     def rewind(self, slot: int, positions: int) -> None:
         """Keep the first positions of a slot, and its promise."""

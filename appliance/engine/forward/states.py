@@ -5,9 +5,9 @@ Each slot has one, of all such layers. It is that of the positions that the slot
 go back to an earlier one: the kernels begin again at position 0 only. A slot without a text has
 zeros, as it is wiped when it is given back.
 
-Guesses are committed late. The state before them is set aside, for few slots at a time. Where a
-guess is wrong it is put back, and the rows before that guess are read again: the same bits as if
-the guess had never been read.
+Guesses are committed late. They leave the state as it was, and what they would do to it in a log of
+their slot. The next pass takes the right ones from there: the same bits as if a wrong guess had
+never been read. Few slots have a log at a time.
 
 States of earlier texts stand at the ends of pages, beside those pages. A text may begin with kept
 pages up to the last page with such a state. Each tenant has a fixed share of the room. Where it is
@@ -19,10 +19,13 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from appliance.engine.forward.trees import shares
+from appliance.errors import EngineError
 from appliance.families.architecture import Architecture
+from appliance.kernels.layouts.step import DELTA_ROWS, LOG_ROWS
+from appliance.kernels.runtime.boundary import Run
 from appliance.kernels.runtime.memory import Memory
 from appliance.secure import locked
 
@@ -43,6 +46,22 @@ def _places(architecture: Architecture) -> tuple[list[int], int]:
 def state_nbytes(architecture: Architecture) -> int:
     """Bytes of the state of a slot; 0 of models whose layers all attend."""
     return _places(architecture)[1]
+
+
+def _log_places(architecture: Architecture) -> tuple[list[int], int]:
+    """The place of each layer in a log, and the bytes of all."""
+    places, offset = [], 0
+    for layer in architecture.every:
+        places.append(offset)
+        if layer.recurrence is not None:
+            each = 4 * layer.recurrence.columns + layer.recurrence.head_log_nbytes
+            offset += -(-LOG_ROWS * each // _LINE) * _LINE
+    return places, offset
+
+
+def log_nbytes(architecture: Architecture) -> int:
+    """Bytes of the log of a slot; 0 of models whose layers all attend."""
+    return _log_places(architecture)[1]
 
 
 def division(nbytes: int, page: int, state: int, slots: int) -> tuple[int, int]:
@@ -66,23 +85,95 @@ def pieces(state: int) -> list[int]:
     return [min(_PIECE, state - first) for first in range(0, state, _PIECE)]
 
 
+class StateLogs:
+    """The logs of few slots at a time.
+
+    A slot has one from its first guess on. It stays with the slot until that is wiped, or another
+    slot needs it and nothing of it is to be read any more.
+    """
+
+    def __init__(self, architecture: Architecture, address: int, count: int) -> None:
+        self.places, self._stride = _log_places(architecture)
+        """Where each layer is in a log."""
+        self._address, self._free = address, list(range(count))
+        self._rooms, self._right, self._guesses = dict[int, int](), dict[int, int](), dict[int, int]()  # by slot
+
+    def expect(self, slot: int, guesses: int) -> None:
+        """The last rows of a slot in the next pass, so many, will be guesses. EngineError where
+        that is too many, or all logs are in use."""
+        if slot not in self._rooms:
+            idle = [each for each in self._rooms if each not in self._right and each not in self._guesses]
+            if not self._free and idle:
+                self.wipe(idle[0])
+            if not self._free:
+                raise EngineError("all logs of guesses are in use", code="engine-internal")
+            self._rooms[slot] = self._free.pop()
+        if not 1 <= guesses <= LOG_ROWS:
+            raise EngineError(f"{guesses} guesses for layers with a state; allowed: 1..{LOG_ROWS}")
+        self._guesses[slot] = guesses
+
+    def rows(self, runs: Iterable[Run]) -> list[int]:
+        """The words of tables SlotRows: which rows change the state of a slot, and which only its
+        log. EngineError as of `words`."""
+        return [word for run in runs for word in (
+            run.first, run.count, run.slot, run.position, *self.words(run.slot, run.count))]
+
+    def words(self, slot: int, rows: int) -> tuple[int, int, int]:
+        """Of a slot with so many rows in a pass: the address of its log, the rows that are read
+        there first, and the rows that are guesses. EngineError for more rows than guesses may
+        have beside them."""
+        if slot not in self._rooms:
+            return 0, 0, 0
+        right, guesses = self._right.get(slot, 0), self._guesses.get(slot, 0)
+        if guesses and not guesses < rows <= DELTA_ROWS - right:
+            raise EngineError(f"{rows} rows with {guesses} guesses; allowed: {guesses + 1}..{DELTA_ROWS - right}")
+        return self._address + self._rooms[slot] * self._stride, right, guesses
+
+    def done(self, slots: Iterable[int]) -> None:
+        """A pass of these slots was run: what it read in their logs is part of their states."""
+        for slot in slots:
+            self._right.pop(slot, None)
+
+    def commit(self, slot: int, right: int) -> None:
+        """Note how many guesses of the last pass were right. EngineError for more than there
+        were."""
+        if not 0 <= right <= self._guesses.pop(slot, 0):
+            raise EngineError(f"{right} right guesses of slot {slot}, which had fewer")
+        if right:
+            self._right[slot] = right
+
+    def behind(self, slot: int) -> int:
+        """The positions that the state of a slot lacks: they are in its log."""
+        return self._right.get(slot, 0)
+
+    def wipe(self, slot: int) -> None:
+        """Overwrite the log of a slot with zeros, if it has one, and let it go."""
+        self._right.pop(slot, None)
+        self._guesses.pop(slot, None)
+        room = self._rooms.pop(slot, None)
+        if room is not None:
+            ctypes.memset(self._address + room * self._stride, 0, self._stride)
+            self._free.append(room)
+
+
 class States:
     """The states of so many slots, and of earlier texts. Places and strides are in bytes."""
 
-    def __init__(self, architecture: Architecture, slots: int, kept: int = 0, aside: int = 0) -> None:
-        """`kept`: states of earlier texts that there is room for; `aside`: slots that may have one
-        set aside."""
+    def __init__(self, architecture: Architecture, slots: int, kept: int = 0, logs: int = 0) -> None:
+        """`kept`: states of earlier texts that there is room for; `logs`: slots with guesses at a
+        time."""
         self.places, self.stride = _places(architecture)
         """Where each layer is in a state; bytes from one slot's state to the next one's."""
         self.rooms = range(2 * slots, 2 * slots + kept) if kept else range(0)
         """The numbers of states of earlier texts, behind those of slots."""
         self._slots, self._marks = slots, dict[int, int]()
-        first = self.rooms.stop or slots
-        self._aside, self._free = dict[int, int](), list(range(first, first + aside))  # rooms, by slot; and others
-        self._memory: Memory | None = Memory(self.stride * (first + aside), huge=True)
+        states = self.stride * (self.rooms.stop or slots)
+        self._memory: Memory | None = Memory(states + logs * log_nbytes(architecture), huge=True)
         if self.stride:
             locked.protect(self._memory.address, self._memory.nbytes, "states", own=self._memory.own)
         self.address, self.nbytes = self._memory.address, self._memory.nbytes
+        self.logs = StateLogs(architecture, self.address + states, logs)
+        """The logs of guesses."""
 
     def views(self, number: int) -> list[memoryview]:
         """The bytes of a state, in pieces that are sealed each."""
@@ -116,34 +207,13 @@ class States:
         """The positions of a slot's mark; 0 without one."""
         return self._marks.get(slot, 0)
 
-    def set_aside(self, slot: int) -> None:
-        """Keep a copy of a slot's state until `put_back`. Where no room is left, the slot that had
-        one set aside longest ago loses it: its guesses are decided."""
-        room = self._aside.pop(slot, None)
-        if room is None:
-            if not self._free:
-                self._let_go(next(iter(self._aside)))
-            room = self._free.pop()
-        self._aside[slot] = room
-        self.copy(slot, room)
-
-    def put_back(self, slot: int) -> None:
-        """Let a slot have the state that was set aside."""
-        self.copy(self._aside[slot], slot)
-
-    def _let_go(self, slot: int) -> None:
-        """Wipe what a slot has set aside, if it has anything."""
-        room = self._aside.pop(slot, None)
-        if room is not None:
-            self._zero(room)
-            self._free.append(room)
-
     def wipe(self, slot: int) -> None:
-        """Overwrite a state with zeros, with a slot's mark and what it has set aside."""
+        """Overwrite a state with zeros, with a slot's mark and its log."""
         self._zero(slot)
         if self._marks.pop(slot, None) is not None:
             self._zero(self.mark_of(slot))
-        self._let_go(slot)
+        if self._memory is not None:
+            self.logs.wipe(slot)
 
     def _zero(self, room: int) -> None:
         if self._memory is not None:

@@ -76,6 +76,7 @@ class ConvolutionLayer(Table):
     GATED: int  # 1: a row has a factor of what is convolved, one of the result, and then what is convolved
     ACTIVATED: int  # 1: silu of the result is taken
     PLACE: int  # bytes from the start of a slot's state to this layer's: WIDTH - 1 rows
+    LOG: int  # bytes from the start of a slot's log to this layer's: LOG_ROWS rows as they are convolved
 
 
 class DeltaLayer(Table):
@@ -92,6 +93,7 @@ class DeltaLayer(Table):
     START: int  # address of a float32 for each head that its pace starts from
     DECAY: int  # address of a float32 for each head
     PLACE: int  # bytes from the start of a slot's state to this layer's matrices
+    LOG: int  # bytes from the start of a slot's log to this layer's: of each head, LOG_ROWS rows
 
 
 class MambaLayer(Table):
@@ -109,6 +111,7 @@ class MambaLayer(Table):
     DECAY: int  # address of a float32 for each head, below zero
     SKIP: int  # address of a float32 for each head: what it reads has so much of what it got
     PLACE: int  # bytes from the start of a slot's state to this layer's: of each head, by 16 columns
+    LOG: int  # bytes from the start of a slot's log to this layer's: of each head, LOG_ROWS rows
 
 
 class ExpertLayer(Table):
@@ -177,6 +180,22 @@ class Bundle(Table):
     SLOT: int
     POSITION: int  # of its first row
     FIRST_PART: int  # states in PARTS before its own, which are ordered by span, key-value head, row and query head
+
+
+class SlotRows(Table):
+    """All rows of a slot, for layers with states.
+
+    The state stays that of the rows before the guesses. These are left in the slot's log. The next
+    pass reads the right ones there, and so brings the state up to its own first row.
+    """
+
+    FIRST_ROW: int  # number in the batch
+    COUNT: int  # rows
+    SLOT: int
+    POSITION: int  # of its first row
+    LOG: int  # address of the slot's log; 0: there is none
+    LOGGED: int  # rows of the log that come before the first row
+    GUESSES: int  # rows, the last ones, that go into the log
 
 
 class Unit(Table):
@@ -274,7 +293,7 @@ class Step(Table):
     UNIT_COUNT: int
     UNITS: At[Unit]
     RUN_COUNT: int
-    RUNS: At[Bundle]  # all rows of each slot, of models with states
+    RUNS: At[SlotRows]  # of models with states
     SPREAD: int  # 1 to split spans over threads
     APART: int  # 1 when no two bundles have the same slot
     LOGIT_COUNT: int  # rows whose logits are asked for
@@ -293,9 +312,11 @@ SILU, GELU, SWIGLU_OAI, RELU2 = 0, 1, 2, 3
 SCORES = ("softmax", "sigmoid", "chosen")
 SOFTMAX, SIGMOID, CHOSEN = range(len(SCORES))
 
-COUNTER_NBYTES, MAMBA_NBYTES = 64, 384
+COUNTER_NBYTES = 64
 DELTA_ROWS = 16
 """Rows of a head that are shaped before its state goes through them."""
+LOG_ROWS = 5
+"""Rows of a slot's log. A run of rows with guesses has at most DELTA_ROWS, those of the log included."""
 
 # The faults that a debug build finds, by number, and how a range may be accessed (a sum).
 FAULTS = ("none", "buffer", "weight", "cache")
@@ -304,5 +325,22 @@ READ, WRITE, CALL = 1, 2, 4
 
 def delta_nbytes(size: int) -> int:
     """Bytes that a thread needs for the rows of a head of a delta rule: each one's query, key and
-    numbers, one row more, and what a state says about a row."""
-    return (DELTA_ROWS + 1) * (8 * size + 64) + 256
+    numbers, one row more, what a state says about a row, a result that nobody reads, and 32 columns
+    of a state."""
+    return (DELTA_ROWS + 1) * (8 * size + 64) + 256 + 128 + 128 * size
+
+
+def delta_log_nbytes(size: int) -> int:
+    """Bytes of a row in the log of a head of a delta rule: its query, key, numbers and value."""
+    return 12 * size + 64
+
+
+def mamba_nbytes(size: int) -> int:
+    """Bytes that a thread needs for rows of a head of Mamba-2: their numbers, what four of them
+    read, and 16 columns of a state."""
+    return 128 + 256 + 64 * size
+
+
+def mamba_log_nbytes(head_size: int, size: int) -> int:
+    """Bytes of a row in the log of a head of Mamba-2: what it gets, its key, and its numbers."""
+    return 4 * (head_size + size) + 128

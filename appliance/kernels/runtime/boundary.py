@@ -122,9 +122,9 @@ class Boundary:
         self._check_state(slot, keep)
         self._filled[slot] = keep
 
-    def put_back(self, slot: int, positions: int) -> None:
-        """A slot has the state of so many positions again, of those that it holds; EngineError for
-        more."""
+    def go_back(self, slot: int, positions: int) -> None:
+        """Guesses of a slot were wrong. Its state, with its log, is that of so many positions of
+        those that it holds; EngineError for more."""
         if not 0 <= slot < self.limits.slots or not 0 <= positions <= self._filled[slot]:
             raise EngineError(f"slot {slot} cannot go back to {positions} positions")
         self._filled[slot] = positions

@@ -7,6 +7,8 @@ which come one after the other. While a row changes the state, the state's answe
 are summed up.
 
 The state of a slot lies by heads and by BAND columns. At position 0 it is zeros, whatever is there.
+Guesses change a copy of a band. Their rows go into the slot's log, and the right ones come back
+from there, before the rows of the next pass.
 """
 
 from __future__ import annotations
@@ -33,7 +35,16 @@ from appliance.kernels.compiler.vector import (
     splat_f32,
     store_f32,
 )
-from appliance.kernels.layouts.step import DELTA_ROWS, READ, WRITE, Bundle, DeltaLayer, Op, Step
+from appliance.kernels.layouts.step import (
+    DELTA_ROWS,
+    LOG_ROWS,
+    READ,
+    WRITE,
+    DeltaLayer,
+    Op,
+    SlotRows,
+    Step,
+)
 
 BAND = 32
 """Columns of a state that are worked on together: two vectors, so that chains hide each other's waits."""
@@ -54,6 +65,7 @@ class Head:
     number: int
     state: int  # address of its state
     rows: int  # address of rows as `prepare` makes them
+    log: int  # address of its rows in the slot's log
 
 
 @operation(f32, f32)
@@ -66,6 +78,12 @@ def root(code: Code, x: Val) -> Val:
 def row_nbytes(layer: DeltaLayer) -> int:
     """Bytes of a row as `prepare` makes it."""
     return 8 * layer.SIZE + 64
+
+
+@device
+def log_nbytes(layer: DeltaLayer) -> int:
+    """Bytes of a row in the log of a head: as `prepare` makes it, and its value."""
+    return 12 * layer.SIZE + 64
 
 
 @device
@@ -122,10 +140,10 @@ def read_first(layer: DeltaLayer, state: int, row: int, asked: int) -> None:
     store_f32(asked + 192, query_high)
 
 
-@device
-def change(layer: DeltaLayer, state: int, row: int, value: int, out: int, asked: int) -> None:
-    """Let a row change BAND columns of a state, and write its own result. Their answers to the row
-    behind it, whatever that is, replace those to this one."""
+@device(inline=False)
+def change(layer: DeltaLayer, state: int, to: int, row: int, value: int, out: int, asked: int) -> None:
+    """Write BAND columns of a state, as a row changes them, and the row's own result. Their answers
+    to the row behind it, whatever that is, replace those to this one."""
     size, numbers = layer.SIZE, numbers_of(layer, row)
     keep, rate, meets = (splat_f32(get_f32(numbers + KEEP)), splat_f32(get_f32(numbers + RATE)),
                          splat_f32(get_f32(numbers + MEETS)))
@@ -139,8 +157,8 @@ def change(layer: DeltaLayer, state: int, row: int, value: int, out: int, asked:
         own = splat_f32(get_f32(row + 4 * size + 4 * i))
         low = fma_f32(own, error_low, load_f32(state + 128 * i) * keep)
         high = fma_f32(own, error_high, load_f32(state + 128 * i + 64) * keep)
-        store_f32(state + 128 * i, low)
-        store_f32(state + 128 * i + 64, high)
+        store_f32(to + 128 * i, low)
+        store_f32(to + 128 * i + 64, high)
         query, key = splat_f32(get_f32(behind + 4 * i)), splat_f32(get_f32(behind + 4 * size + 4 * i))
         key_low, key_high = fma_f32(low, key, key_low), fma_f32(high, key, key_high)
         query_low, query_high = fma_f32(low, query, query_low), fma_f32(high, query, query_high)
@@ -162,41 +180,73 @@ def finish_row(step: Step, op: Op, head: int, row: int) -> None:
         store_f32(out + at, load_f32(out + at) * silu(load_f32(gate + at)))
 
 
+@device
+def copy_floats(source: int, to: int, nbytes: int) -> None:
+    """Copy whole vectors."""
+    for at in range(0, nbytes, 64):
+        store_f32(to + at, load_f32(source + at))
+
+
 @device(inline=False)
-def go_through(step: Step, op: Op, head: Head, first: int, last: int) -> None:
-    """Rows first..last-1, at most DELTA_ROWS, of one head."""
-    layer = op.DELTA
-    size, each = layer.SIZE, row_nbytes(layer)
-    asked = head.rows + (DELTA_ROWS + 1) * each
+def note_guesses(layer: DeltaLayer, head: Head, count: int, rows: int, value: int, stride: int) -> None:
+    """Leave guesses in the log: as they were prepared at `rows`, and their values."""
+    each = row_nbytes(layer)
+    for index in range(count):
+        to = head.log + index * log_nbytes(layer)
+        copy_floats(rows + index * each, to, each)
+        copy_floats(value + index * stride, to + each, 4 * layer.SIZE)
+
+
+@device(inline=False)
+def go_through(step: Step, op: Op, run: SlotRows, head: Head, first: int, last: int) -> None:
+    """Rows first..last-1, at most DELTA_ROWS, of one head. Rows of the log come before the first
+    row of a run."""
+    layer, x_stride, y_stride = op.DELTA, op.X_STRIDE, op.Y_STRIDE
+    size, each, noted = layer.SIZE, row_nbytes(layer), log_nbytes(layer)
+    before = run.LOGGED if first == run.FIRST_ROW else 0
+    rows, asked = head.rows + before * each, head.rows + (DELTA_ROWS + 1) * each
+    unread, copy = asked + 256, asked + 256 + 128
+    for index in range(before):
+        copy_floats(head.log + index * noted, head.rows + index * each, each)
     for row in range(first, last):
-        prepare(step, op, head.number, row, head.rows + (row - first) * each)
-    place = 4 * (2 * layer.SIZE * layer.KEY_HEADS + size * head.number)
+        prepare(step, op, head.number, row, rows + (row - first) * each)
+    sure = min(last, run.FIRST_ROW + run.COUNT - run.GUESSES)
+    place = op.X + 4 * (2 * layer.SIZE * layer.KEY_HEADS + size * head.number)
     for band in range(size // BAND):
         state, at = head.state + 4 * BAND * layer.SIZE * band, 4 * BAND * band
+        out = op.Y + 4 * size * head.number + at
         read_first(layer, state, head.rows, asked)
+        for index in range(before):
+            change(layer, state, state, head.rows + index * each, head.log + index * noted + each + at, unread, asked)
         for row in range(first, last):
-            change(layer, state, head.rows + (row - first) * each, op.X + row * op.X_STRIDE + place + at,
-                   op.Y + row * op.Y_STRIDE + 4 * size * head.number + at, asked)
+            change(layer, state if row <= sure else copy, state if row < sure else copy, rows + (row - first) * each,
+                   place + at + row * x_stride, out + row * y_stride, asked)
+    if sure < last:
+        note_guesses(layer, head, last - sure, rows + (sure - first) * each, place + sure * x_stride, x_stride)
     for row in range(first, last):
         finish_row(step, op, head.number, row)
 
 
 @device(inline=False)
-def change_head(step: Step, op: Op, run: Bundle, number: int, thread: int) -> None:
+def change_head(step: Step, op: Op, run: SlotRows, number: int, thread: int) -> None:
     """All rows of a run, of one value head."""
     layer, first, end = op.DELTA, run.FIRST_ROW, run.FIRST_ROW + run.COUNT
-    nbytes = 4 * layer.SIZE * layer.SIZE
+    nbytes, logged = 4 * layer.SIZE * layer.SIZE, LOG_ROWS * log_nbytes(layer)
     state = step.STATES + run.SLOT * step.STATES_STRIDE + layer.PLACE + number * nbytes
+    log = run.LOG + layer.LOG + number * logged
     if not (allowed(step, CACHE, state, nbytes, READ | WRITE)
             and allowed(step, BUFFER, op.Y + first * op.Y_STRIDE + 4 * layer.SIZE * number,
-                        (run.COUNT - 1) * op.Y_STRIDE + 4 * layer.SIZE, WRITE)):
+                        (run.COUNT - 1) * op.Y_STRIDE + 4 * layer.SIZE, WRITE)
+            and (run.LOG == 0 or allowed(step, CACHE, log, logged, READ | WRITE))):
         return
     if run.POSITION == 0:
         for at in range(0, nbytes, 64):
             store_f32(state + at, splat_f32(f32(0.0)))
-    head = Head(number, state, private(step, thread) + step.PRIVATE_DELTA)
-    for row in range(first, end, DELTA_ROWS):
-        go_through(step, op, head, row, min(row + DELTA_ROWS, end))
+    head = Head(number, state, private(step, thread) + step.PRIVATE_DELTA, log)
+    row, most = first, DELTA_ROWS - run.LOGGED
+    while row < end:
+        go_through(step, op, run, head, row, min(row + most, end))
+        row += most
 
 
 @device(inline=False)

@@ -7,7 +7,8 @@ of a state. A unit of work is a head of all rows of a slot, which come one after
 rows go through a state together, which changes no bit.
 
 The state of a slot lies by heads and by LANES columns. At position 0 it is zeros, whatever is
-there.
+there. Guesses change a copy. Their rows go into the slot's log, and the right ones come back from
+there, before the rows of the next pass.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from appliance.kernels.compiler.vector import (
     store_f32,
 )
 from appliance.kernels.layouts.attention import LANES
-from appliance.kernels.layouts.step import READ, WRITE, Bundle, MambaLayer, Op, Step
+from appliance.kernels.layouts.step import LOG_ROWS, READ, WRITE, MambaLayer, Op, SlotRows, Step
 
 ROWS = 16
 """Rows whose numbers are made together."""
@@ -102,48 +103,99 @@ def pace(step: Step, layer: MambaLayer, head: int, first: int, last: int, number
     store_f32(numbers + 64, exp2_f32(feed * splat_f32(get_f32(layer.DECAY + 4 * head)) * splat_f32(f32(LOG2E))))
 
 
+@device
+def log_nbytes(layer: MambaLayer) -> int:
+    """Bytes of a row in the log of a head: what it gets, its key, and its numbers."""
+    return 4 * (layer.HEAD_SIZE + layer.SIZE) + 128
+
+
 @device(inline=False)
-def go_through(step: Step, op: Op, head: int, state: int, first: int, last: int, numbers: int) -> None:
-    """Rows first..last-1, at most ROWS, of one head."""
+def recall(layer: MambaLayer, part: int, at: int, log: int, count: int, out: int) -> None:
+    """Let so many rows of the log change the columns of a state that begin at byte `at` of a row.
+    Nobody reads what is then asked, which is the key."""
+    for index in range(count):
+        row = log + index * log_nbytes(layer)
+        key = row + 4 * layer.HEAD_SIZE
+        advance_1(part, layer.SIZE, key + 4 * layer.SIZE, row + at, key, key, 0, out)
+
+
+@device(inline=False)
+def note_guesses(layer: MambaLayer, log: int, count: int, key: int, stride: int, numbers: int) -> None:
+    """Leave keys and numbers of guesses in the log."""
+    for index in range(count):
+        to = log + index * log_nbytes(layer) + 4 * layer.HEAD_SIZE
+        for at in range(0, 4 * layer.SIZE, 64):
+            store_f32(to + at, load_f32(key + index * stride + at))
+        set_f32(to + 4 * layer.SIZE, get_f32(numbers + 4 * index))
+        set_f32(to + 4 * layer.SIZE + 64, get_f32(numbers + 4 * index + 64))
+
+
+@device(inline=False)
+def advance(step: Step, op: Op, head: int, part: int, at: int, first: int, last: int, numbers: int, out: int) -> None:
+    """Let rows first..last-1 change the columns of a state that begin at byte `at` of a row, and
+    write what they read. `numbers` are those of the first row."""
     layer, stride = op.MAMBA, op.X_STRIDE
-    size, start, own = layer.SIZE, 4 * layer.HEAD_SIZE * head, op.X + first * op.X_STRIDE
-    key = own + layer.KEY + 4 * size * (head // layer.SHARED)
-    skip, out = splat_f32(get_f32(layer.SKIP + 4 * head)), numbers + 128
+    size, start, row = layer.SIZE, 4 * layer.HEAD_SIZE * head + at, first
+    key = op.X + layer.KEY + 4 * size * (head // layer.SHARED)
+    skip = splat_f32(get_f32(layer.SKIP + 4 * head))
+    while row < last:
+        count, own = together() if last - row >= together() else 1, numbers + 4 * (row - first)
+        place, asked = op.X + row * stride + start, key + row * stride
+        if count == 1:
+            advance_1(part, size, own, place, asked, asked + layer.QUERY, stride, out)
+        else:
+            advance_4(part, size, own, place, asked, asked + layer.QUERY, stride, out)
+        for index in range(count):
+            x = load_f32(place + index * stride)
+            gate = load_f32(projected(step, row + index, start))
+            store_f32(op.Y + (row + index) * op.Y_STRIDE + start,
+                      gated(gate, fma_f32(skip, x, load_f32(out + 64 * index))))
+        row += count
+
+
+@device(inline=False)
+def go_through(step: Step, op: Op, run: SlotRows, head: int, state: int, log: int, first: int, last: int,
+               numbers: int) -> None:
+    """Rows first..last-1, at most ROWS, of one head. Before the first row of a run, rows of the log
+    come."""
+    layer = op.MAMBA
+    size, out, copy = layer.SIZE, numbers + 128, numbers + 384
+    before = run.LOGGED if first == run.FIRST_ROW else 0
+    sure = min(last, run.FIRST_ROW + run.COUNT - run.GUESSES)
     pace(step, layer, head, first, last, numbers)
     for at in range(0, 4 * layer.HEAD_SIZE, 64):
-        row, part = first, state + size * at
-        while row < last:
-            count = together() if last - row >= together() else 1
-            place, ahead = own + (row - first) * stride + start + at, (row - first) * stride
-            if count == 1:
-                advance_1(part, size, numbers + 4 * (row - first), place, key + ahead, key + ahead + layer.QUERY,
-                          stride, out)
-            else:
-                advance_4(part, size, numbers + 4 * (row - first), place, key + ahead, key + ahead + layer.QUERY,
-                          stride, out)
-            for index in range(count):
-                x = load_f32(place + index * stride)
-                gate = load_f32(projected(step, row + index, start + at))
-                store_f32(op.Y + (row + index) * op.Y_STRIDE + start + at,
-                          gated(gate, fma_f32(skip, x, load_f32(out + 64 * index))))
-            row += count
+        part = state + size * at
+        recall(layer, part, at, log, before, out)
+        advance(step, op, head, part, at, first, sure, numbers, out)
+        if sure < last:
+            for row in range(sure, last):  # before what they read takes its place
+                store_f32(log + (row - sure) * log_nbytes(layer) + at,
+                          load_f32(op.X + row * op.X_STRIDE + 4 * layer.HEAD_SIZE * head + at))
+            for place in range(0, 64 * size, 64):
+                store_f32(copy + place, load_f32(part + place))
+            advance(step, op, head, copy, at, sure, last, numbers + 4 * (sure - first), out)
+    if sure < last:
+        key = op.X + sure * op.X_STRIDE + layer.KEY + 4 * size * (head // layer.SHARED)
+        note_guesses(layer, log, last - sure, key, op.X_STRIDE, numbers + 4 * (sure - first))
 
 
 @device(inline=False)
-def change_head(step: Step, op: Op, run: Bundle, head: int, numbers: int) -> None:
+def change_head(step: Step, op: Op, run: SlotRows, head: int, numbers: int) -> None:
     """All rows of a run, of one head."""
     layer, first, end = op.MAMBA, run.FIRST_ROW, run.FIRST_ROW + run.COUNT
-    nbytes = 4 * layer.SIZE * layer.HEAD_SIZE
+    nbytes, logged = 4 * layer.SIZE * layer.HEAD_SIZE, LOG_ROWS * log_nbytes(layer)
     state = step.STATES + run.SLOT * step.STATES_STRIDE + layer.PLACE + head * nbytes
+    log = run.LOG + layer.LOG + head * logged
     if not (allowed(step, CACHE, state, nbytes, READ | WRITE)
             and allowed(step, BUFFER, op.Y + first * op.Y_STRIDE + 4 * layer.HEAD_SIZE * head,
-                        (run.COUNT - 1) * op.Y_STRIDE + 4 * layer.HEAD_SIZE, WRITE)):
+                        (run.COUNT - 1) * op.Y_STRIDE + 4 * layer.HEAD_SIZE, WRITE)
+            and (run.LOG == 0 or allowed(step, CACHE, log, logged, READ | WRITE))):
         return
     if run.POSITION == 0:
         for at in range(0, nbytes, 64):
             store_f32(state + at, splat_f32(f32(0.0)))
     for row in range(first, end, ROWS):
-        go_through(step, op, head, state, row, min(row + ROWS, end), numbers)
+        go_through(step, op, run, head, state, log, row, min(row + ROWS, end), numbers)
 
 
 @device(inline=False)
