@@ -158,8 +158,7 @@ def _gate(options: Options, tools: Toolchain, place: uki.Place) -> bytes:
 
 
 def clouds_of(options: Options) -> tuple[str, ...]:
-    """The clouds whose drivers the image has: those that it is built for, and that its policy
-    names."""
+    """The clouds whose drivers the image has: named at the build, or in its policy."""
     google = options.policy is not None and options.policy.policy.tee.evidence.gce is not None
     return tuple(sorted({*options.clouds, *(("gce",) if google else ())}))
 

@@ -24,7 +24,6 @@ from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm.judging import azure as azure_abi
 from appliance.attestation.tpm.judging import files as tpm_files
-from appliance.attestation.tpm.judging import verify as tpm_verify
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging import dice as x509dice
 from appliance.attestation.x509.judging.collateral import Collateral
@@ -259,7 +258,7 @@ def test_a_log_that_is_none_explains_nothing(log: bytes) -> None:
     except MalformedEvidenceError:
         return
     assert len(unpacked) <= tpm_log.MAX_LOG_BYTES + 1
-    _, explanation = tpm_verify.explained(unpacked, {"sha256": {0: b"\1" * 32}})
+    _, explanation = tpm_log.explained(unpacked, {"sha256": {0: b"\1" * 32}})
     assert ({"sha256": (0,)}, True) == (explanation.unexplained, bool(explanation.problem))
 
 

@@ -28,7 +28,8 @@ import importlib, json, sys
 found = {}
 for place in json.load(sys.stdin):
     module, _, name = place.rpartition(".")
-    value = getattr(importlib.import_module(module), name)
+    module = importlib.import_module(module)
+    value = getattr(module, name, None) or getattr(module, name.removesuffix("S"))
     value = int(value[-1:]) if isinstance(value, bytes) else value
     found[place] = [value] if isinstance(value, int) else list(value)
 print(json.dumps(found))
@@ -51,7 +52,7 @@ CONSTANTS = [place for place in ROWS if "/" not in place]
 def _named(root: Path) -> dict[str, set[int]]:
     """The versions of each name `appliance/NAME/vN` in the code below a folder."""
     found: dict[str, set[int]] = defaultdict(set)
-    for path in sorted([*root.glob("appliance/**/*.py"), *root.glob("examples/broker/*.py")]):
+    for path in sorted([*root.glob("appliance/**/*.py"), *root.glob("examples/broker/**/*.py")]):
         for node in ast.walk(ast.parse(path.read_bytes())):
             text = node.value if isinstance(node, ast.Constant) else ""
             text = text.decode("latin-1") if isinstance(text, bytes) else text

@@ -209,3 +209,15 @@ def _at_reset(value: bytes) -> bool:
     """Whether a register was never extended: all zeros, or all ones (the registers of a dynamic
     launch)."""
     return not any(value) or set(value) == {0xFF}
+
+
+def explained(log: bytes, pcrs: Mapping[str, Mapping[int, bytes]]) -> tuple[tuple[Event, ...], Explanation]:
+    """The events of a log, and which quoted registers they explain. The log is untrusted, and is no
+    part of the quote: one that cannot be read, or that gives other values, explains nothing and
+    refutes nothing."""
+    try:
+        events = tuple(parse(log))
+        return events, explain(events, pcrs)
+    except (MalformedEvidenceError, UnsupportedEvidenceError) as error:
+        every = {bank: tuple(sorted(values)) for bank, values in pcrs.items()}
+        return (), Explanation({}, every, problem=error.summary)

@@ -17,11 +17,12 @@ from appliance.attestation.case import event_log
 from appliance.attestation.case.record import Record
 from appliance.attestation.judge import azure_vm
 from appliance.attestation.judge.azure_vm import BoundAk
+from appliance.attestation.paravisor import judge as paravisor
 from appliance.attestation.tpm import abi
 from appliance.attestation.tpm.abi import TpmQuote
 from appliance.attestation.tpm.judging import azure as azure_abi
 from appliance.attestation.tpm.judging import files as tpm_files
-from appliance.attestation.tpm.judging import paravisor, verify
+from appliance.attestation.tpm.judging import verify
 from appliance.attestation.tpm.judging.verify import AttestationKey, SignedTpmQuote, TpmClaims
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.x509 import walks

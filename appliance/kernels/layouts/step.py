@@ -324,9 +324,9 @@ READ, WRITE, CALL = 1, 2, 4
 
 
 def delta_nbytes(size: int) -> int:
-    """Bytes that a thread needs for the rows of a head of a delta rule: each one's query, key and
-    numbers, one row more, what a state says about a row, a result that nobody reads, and 32 columns
-    of a state."""
+    """Bytes that a thread needs for the rows of a head of a delta rule. Each row, and one more, has
+    a query, a key and numbers. The rest is what a state says about a row, a result that nobody
+    reads, and 32 columns of a state."""
     return (DELTA_ROWS + 1) * (8 * size + 64) + 256 + 128 + 128 * size
 
 

@@ -215,11 +215,11 @@ class TpmRegisters(Block):
 
 
 class Azure(Block):
-    """Microsoft's paravisors that are trusted below a guest on Azure. The hardware's report there is
-    of a paravisor, which holds the TPM that measures the guest: `platforms = ["tpm"]` with this
-    block gives "verified, Microsoft's paravisor trusted" where the report is of a named one."""
+    """Microsoft's paravisors that are trusted below a guest on Azure. The hardware's report there
+    is of a paravisor, which holds the TPM that measures the guest. With `platforms = ["tpm"]` and
+    this block, the report of a named one gives "verified, Microsoft's paravisor trusted"."""
 
-    ENFORCED_BY: ClassVar[Enforcers] = "attestation/tpm/judging/paravisor"
+    ENFORCED_BY: ClassVar[Enforcers] = "attestation/paravisor/judge"
 
     paravisor_measurements: Annotated[tuple[str, ...], SetOf(Hash(384))] = Field(
         default=(), description="The launch digests (SEV-SNP) and MRTDs (TDX) of paravisors that are trusted. Empty: "

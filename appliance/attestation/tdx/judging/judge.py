@@ -22,7 +22,6 @@ from appliance.attestation.tdx.judging.rules import FIELDS, QUIET, RULES
 from appliance.attestation.tdx.judging.validate import TdxExpectations
 from appliance.attestation.tdx.judging.verify import TdxClaims
 from appliance.attestation.tdx.signatures import verify_signatures
-from appliance.attestation.tpm.judging import verify as tpm_verify
 from appliance.platforms import TDX
 
 KIND, SGX = "Intel TDX quote", "Intel SGX quote"
@@ -73,7 +72,7 @@ def _compare_log(record: Record, log: bytes | tuple[Event, ...] | None, quote: T
     if log is None:
         return
     if isinstance(log, bytes):
-        events, explanation = tpm_verify.explained(log, registers)
+        events, explanation = event_log.explained(log, registers)
     else:
         events, explanation = log, event_log.explain(log, registers)
     record.log(event_log.shifted(explanation, -1), len(events), "RTMR")

@@ -1,3 +1,3 @@
 """Ask a TPM 2.0 for evidence. This half ships in the image."""
 
-__all__ = ["collector", "td_quote"]
+__all__ = ["collector"]

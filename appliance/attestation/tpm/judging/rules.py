@@ -14,7 +14,7 @@ RULES = (
          hint="evidence that was kept cannot be challenged: verify the running machine by its URL and keep the "
               "result (--ear), or judge the file by keys that you enrolled: --ak without --ek-roots"),
     Rule("ak-bound-in-hardware", "an SEV-SNP or TDX report binds the attestation key", "instance-identity"),
-    Rule("paravisor", "the paravisor below the guest, which holds its TPM, is one that the policy names", "executables",
+    Rule("paravisor", "the policy names the paravisor below the guest, which holds its TPM", "executables",
          attack="another paravisor", quiet=True),
     Rule("ak-attributes", "the attestation key signs nothing but what its TPM says", "instance-identity"),
     Rule("event-log", "the event log gives the quoted registers", "executables"),

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 
 from appliance.attestation.case.terms import ClientTerms
 from appliance.attestation.findings import Finding, judged
+from appliance.attestation.paravisor import judge as paravisor
+from appliance.attestation.paravisor.judge import Hardware
 from appliance.attestation.snp.judging.validate import SnpExpectations
 from appliance.attestation.snp.judging.validate import validate as validate_snp
 from appliance.attestation.snp.judging.verify import SnpClaims
-from appliance.attestation.tpm.judging import paravisor, registers, validate
-from appliance.attestation.tpm.judging.paravisor import Hardware
+from appliance.attestation.tpm.judging import registers, validate
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.platforms import SNP
 

@@ -203,19 +203,6 @@ def _quoted(quote: TpmQuote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, 
     return {bank: values for bank, values in found.items() if values}
 
 
-def explained(log: bytes, pcrs: Mapping[str, Mapping[int, bytes]]
-              ) -> tuple[tuple[event_log.Event, ...], event_log.Explanation]:
-    """The events of a log, and which quoted registers they explain. The log is untrusted, and is no
-    part of the quote: one that cannot be read, or that gives other values, explains nothing and
-    refutes nothing."""
-    try:
-        events = tuple(event_log.parse(log))
-        return events, event_log.explain(events, pcrs)
-    except (MalformedEvidenceError, UnsupportedEvidenceError) as error:
-        every = {bank: tuple(sorted(values)) for bank, values in pcrs.items()}
-        return (), event_log.Explanation({}, every, problem=error.summary)
-
-
 def certifies(certificate: x509.Certificate, key: AttestationKey) -> bool:
     """Whether a certificate is for this AK."""
     found = certificate.public_key()
@@ -286,5 +273,5 @@ def authenticate(signed: SignedTpmQuote, *, nonce: bytes | None = None, pcrs: Pc
     claims = TpmClaims(quote, signed.key, values, uncovered)
     if log is None or not values:
         return claims
-    events, explanation = explained(log, values)
+    events, explanation = event_log.explained(log, values)
     return replace(claims, events=events, log=explanation)

@@ -1,7 +1,7 @@
 """Microsoft's paravisor, which runs below a confidential VM on Azure and holds its TPM.
 
 Hardware proves which paravisor started, and the paravisor says what booted above it. So what
-booted is known as far as the paravisor is trusted: a policy names those that it trusts.
+booted is known as far as the paravisor is trusted, and a policy names the trusted ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from appliance.policy.schema.platform import Azure
 _OWN_LEVEL = 0  # the guest above could have a report of its own name any key
 RULE, TRUSTED = "paravisor", "Microsoft's paravisor trusted"
 Hardware = SnpClaims | TdxClaims
-# rules on an image, which a paravisor's launch says nothing of, and on fields that the paravisor fills
+# A paravisor's launch says nothing of an image, and the paravisor fills these fields.
 _NOT_OF_A_PARAVISOR = frozenset({"measurement", "firmware", "mrtd", "rtmr0", "rtmr1", "rtmr2", "rtmr3", "report-data",
                                  "host-data", "mrconfigid", "mrowner", "mrownerconfig", "endorsement"})
 
