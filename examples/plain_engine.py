@@ -955,10 +955,18 @@ def uniform(seed: int, draw: int, name: str = "draw") -> float:
 def penalise(x: Array, s: Mapping[str, Any], prompt: Sequence[int], answer: Sequence[int]) -> None:
     """Lower the logits of tokens that are there already."""
     last, penalty = s["repeat_last_n"], F32(s["repeat_penalty"])
-    for token in set([*prompt, *answer][-last:] if last else ()):
-        x[token] = x[token] / penalty if x[token] > 0 else x[token] * penalty
-    for token, times in Counter(answer).items():
-        x[token] -= F32(times * s["frequency_penalty"] + s["presence_penalty"])
+    with np.errstate(over="ignore"):
+        for token in set([*prompt, *answer][-last:] if last else ()):
+            x[token] = x[token] / penalty if x[token] > 0 else x[token] * penalty
+        bound(x)
+        for token, times in Counter(answer).items():
+            x[token] -= F32(times * s["frequency_penalty"] + s["presence_penalty"])
+    bound(x)
+
+
+def bound(x: Array) -> None:
+    """Keep adjusted logits finite."""
+    np.clip(x, np.finfo(F32).min, np.finfo(F32).max, out=x)
 
 
 def dry(x: Array, s: Mapping[str, Any], tokens: Sequence[int]) -> None:
@@ -1085,6 +1093,7 @@ def choose(logits: Array, settings: Mapping[str, Any], seed: int, prompt: Sequen
         all_logits = guided(logits, negative, s["guidance_scale"])
     for token, bias in s["logit_bias"].items():
         all_logits[int(token)] += F32(bias)
+    bound(all_logits)
 
     def below() -> Array:
         x = all_logits[ids].astype(F64) - float(all_logits[ids].max())
@@ -1099,6 +1108,7 @@ def choose(logits: Array, settings: Mapping[str, Any], seed: int, prompt: Sequen
                     all_logits = np.clip(all_logits.astype(F64) / t, np.finfo(F32).min, np.finfo(F32).max).astype(F32)
                 t = 1.0
             penalise(all_logits, s, prompt, answer) if name == "penalties" else dry(all_logits, s, [*prompt, *answer])
+            bound(all_logits)
         elif name == "temperature":
             factor = cooled(s, below())
             t, kept = (t * factor, kept) if factor > 0 else (t, np.array([all_logits[ids].argmax()]))

@@ -17,7 +17,7 @@ from appliance.engine.batch.batcher import Advances, Batcher
 from appliance.engine.batch.plan import Plan
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.beat import Beat
-from appliance.engine.decode.generation import Advance, Generation
+from appliance.engine.decode.generation import Advance, Generation, internal
 from appliance.engine.deliveries import NOWHERE, Deliveries
 from appliance.engine.engine import Engine
 from appliance.engine.handle import Handle
@@ -65,7 +65,7 @@ class EngineThread:
             elif self._queue.running:
                 self._pass()
         except Exception as error:  # noqa: BLE001
-            self._fail(_internal(error))
+            self._fail(internal(error))
         return True
 
     def _divide(self) -> None:
@@ -136,7 +136,7 @@ class EngineThread:
         except (MemoryError, EngineError) as error:
             with self._change:
                 self._queue.starting = None
-            self._fail_all(handle, error if isinstance(error, EngineError) else _internal(error))
+            self._fail_all(handle, error if isinstance(error, EngineError) else internal(error))
             return
         with self._change:
             self._queue.start(handle, added)
@@ -221,8 +221,3 @@ class EngineThread:
         for each in list(handle.running):
             self._remove(each, handle)
         self._deliveries.fail(handle, error)
-
-
-def _internal(error: Exception) -> EngineError:
-    """The message about an error that nobody foresaw."""
-    return EngineError(f"the engine failed: {type(error).__name__}", code="engine-internal")

@@ -27,6 +27,7 @@ from appliance.cli.main import main
 from appliance.client import Verdict, Verifier, ear, rules, target
 from appliance.client.rules import ATTACKS, MEANINGS
 from appliance.client.verdict import (
+    AWS_TRUSTED,
     EXIT_CODES,
     HOST_TRUSTED,
     INVALID,
@@ -598,9 +599,9 @@ def test_paths_are_no_urls(text: str) -> None:
 
 
 def test_exit_codes_are_distinct() -> None:
-    """Seven words, seven codes; only one of them is success."""
+    """Eight words, eight codes; only one of them is success."""
     assert EXIT_CODES == {
-        VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5, KEY_BOUND: 6}
+        VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5, KEY_BOUND: 6, AWS_TRUSTED: 7}
 
 
 def _files(folder: Path, running: tuple[FakeAppliance, Path]) -> list[str]:

@@ -78,6 +78,11 @@ class GenerationRequest:
                               "more")
 
 
+def internal(error: Exception) -> EngineError:
+    """The message about an error that nobody foresaw."""
+    return EngineError(f"the engine failed: {type(error).__name__}", code="engine-internal")
+
+
 def _check_prompt(name: str, tokens: Sequence[int], vocabulary: int, context: int) -> None:
     if not tokens:
         raise EngineError(f"the {name} has no tokens", hint="send at least one token", code="prompt-empty")
@@ -219,6 +224,8 @@ class Generation:
             return self._advance(logits, negative)
         except EngineError as error:
             return Advance(None, self._end(FAILED, ""), error)
+        except (ArithmeticError, LookupError, ValueError) as error:  # a defect, which other answers do not share
+            return Advance(None, self._end(FAILED, ""), internal(error))
 
     def _advance(self, logits: Logits, negative: Logits | None) -> Advance:
         """Choose the next token from its logits: those of the vocabulary, and of rows without a

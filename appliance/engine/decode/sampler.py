@@ -212,7 +212,9 @@ class Sampler:
             if candidates.temperature != 1.0:
                 candidates.adjustable()
             if adjustment.asks():
-                adjustment.apply(candidates.adjustable(), candidates.scratch)
+                with np.errstate(over="ignore"):
+                    adjustment.apply(candidates.adjustable(), candidates.scratch)
+                candidates.bound()
         return adjust
 
     def _draw(self, candidates: Candidates) -> int:

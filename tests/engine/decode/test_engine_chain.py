@@ -27,11 +27,11 @@ DRAWS = 1000
 
 # For each sampler, its parameters over a grid
 GRID = {
-    "penalties": {"repeat_penalty": [0.8, 1.3], "repeat_last_n": [0, 3, 64], "frequency_penalty": [0.0, 0.4],
+    "penalties": {"repeat_penalty": [0.01, 0.8, 1.3], "repeat_last_n": [0, 3, 64], "frequency_penalty": [0.0, 0.4],
                   "presence_penalty": [0.0, -0.7]},
     "dry": {"dry_multiplier": [0.8, 5.0], "dry_base": [1.0, 1.75, 9.0], "dry_allowed_length": [0, 1, 3],
             "dry_penalty_last_n": [-1, 0, 7], "dry_breakers": [(), ((2,), (0, 1), (1, 1, 3))]},
-    "temperature": {"temperature": [0.0, 0.01, 0.7, 2.5], "dynatemp_range": [0.0, 0.5, 3.0],
+    "temperature": {"temperature": [0.0, 1e-39, 0.01, 0.7, 2.5], "dynatemp_range": [0.0, 0.5, 3.0],
                     "dynatemp_exponent": [0.0, 0.5, 1.0, 2.0]},
     "mirostat": {"mirostat": [1, 2], "mirostat_tau": [0.0, 2.0, 5.0], "mirostat_eta": [0.0, 0.1, 1.0],
                  "temperature": [1.0, 0.5]},
@@ -275,3 +275,13 @@ def test_barred_tokens_do_not_come(name):
             ids = np.arange(300) if candidates.ids is None else candidates.ids
             assert ids[weights > 0].size
             assert ids[weights > 0].max() < allowed
+
+
+@pytest.mark.parametrize("samplers", [("temperature", "penalties"), ("temperature", "dry"), ("temperature", "penalties",
+                                                                                         "top_p", "xtc")])
+def test_adjustments_that_overflow_stay_numbers(samplers):
+    """Logits over a tiny temperature, and then over a penalty: still a choice, and the twin's."""
+    sampling = Sampling(temperature=1e-39, repeat_penalty=0.5, repeat_last_n=64, frequency_penalty=-2.0,
+                        dry_multiplier=5.0, dry_allowed_length=0, top_p=0.9, xtc_probability=1.0, samplers=samplers,
+                        seed=3)
+    _agree(sampling, 50, 12, np.random.default_rng(3))

@@ -64,6 +64,10 @@ class Candidates:
             self.temperature = 1.0
         return self._all
 
+    def bound(self) -> None:
+        """Keep what was adjusted finite: a caller may ask for factors that overflow."""
+        np.clip(self._all, -_LARGEST, _LARGEST, out=self._all)
+
     def keep(self, which: Ids | Mask | None) -> None:
         """Keep some of the candidates, by their places (ascending) among them or by a mask; None
         keeps all."""

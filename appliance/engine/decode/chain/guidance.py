@@ -30,7 +30,9 @@ def guide(candidates: Candidates, negative: Logits, scale: float) -> None:
     np.subtract(own, against, out=own)
     np.multiply(own, scale, out=own)
     np.add(own, against, out=own)
-    np.copyto(logits, own, casting="same_kind")
+    with np.errstate(over="ignore"):
+        np.copyto(logits, own, casting="same_kind")
+    candidates.bound()
 
 
 def _whole(logits: Logits, scratch: Scratch) -> float:
