@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, StringConstraints, ValidationError
 
 from appliance.acceptance import sight
@@ -24,6 +24,7 @@ from appliance.auditor.archive import zipped
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.errors import AuditError
+from appliance.transparency import ed25519
 
 FORMAT, MANIFEST, SIGNATURE, SEAL = "appliance/acceptance/v1", "manifest.json", "signature", "seal"
 _DOMAIN = FORMAT.encode() + b"\n"
@@ -138,7 +139,7 @@ def _manifest(head: bytes) -> Manifest:
 
 def _check_signature(manifest: Manifest, signature: bytes, signed: bytes) -> None:
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(manifest.signer)).verify(signature, signed)
+        ed25519.verify(bytes.fromhex(manifest.signer), signature, signed)
     except (InvalidSignature, ValueError):
         raise _altered(f"{MANIFEST}, {SEAL}/ or {SIGNATURE}", "the signature does not hold") from None
 

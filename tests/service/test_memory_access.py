@@ -43,7 +43,8 @@ def _policy(folder: Path, how: str) -> Path:
     sealing.seal(demo_model(), file, KEY)
     pins = (f'sealed_header_sha256 = "{structure(file)[0].digest.hex()}"\n'
             f'key {{\n provider = "file"\n path = "{folder / "key"}"\n }}\n'
-            'streaming_decrypt = true\naccess_pattern = "oblivious"\ncontext_length = 1024')
+            'streaming_decrypt = true\naccess_pattern = "oblivious"\ncontext_length = 1024\n'
+            'sampling {\n max_logprobs = 3\n }')
     path = write_policy(folder, {"demo": file}, model=pins, schema=2, privacy=f'memory_access = "{how}"',
                         audit="receipts = true")
     sealed_digest, plain = (hashlib.sha256(each.read_bytes()).hexdigest() for each in (file, demo_model()))

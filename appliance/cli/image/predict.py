@@ -57,7 +57,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     google.add_argument("--gce-firmware", metavar="FILE", type=Path, help="that firmware; for RTMR 0")
     google.add_argument("--gce-log", metavar="FILE", type=Path, help="the CCEL of a machine; for RTMR 0")
     google.add_argument("--gce-ram", metavar="GIB,GIB", type=numbers.listed(4, 1 << 16, "16,32"), default=(),
-                        help="the machines' memory, such as 16,32; for RTMR 0")
+                        help="the machines' memory, such as 16,32; for RTMR 0 (default: none)")
     google.add_argument("--at", metavar="TIME", type=verifying.time,
                         help="judge the endorsement's certificates by this time (default: now)")
     google.add_argument("--unsafe-root", metavar="CERT", type=Path, action="append", default=[],
