@@ -139,7 +139,7 @@ def test_a_failed_rule_speaks_against_its_claim(rule: str, claim: str) -> None:
 
 
 def test_every_rule_speaks_about_something() -> None:
-    """A rule that fails changes the vector, but for those about what the verifier holds. `bulletins` and `kept` never fail."""
+    """A rule that fails changes the vector, but for what the verifier holds. `bulletins` and `kept` never fail."""
     about = {name for names in ear._ABOUT.values() for name in names}
     silent = {rule for rule in MEANINGS if rule not in about and not rule.startswith("tcb-")}
     assert {"signature", "statement", "measurements", "release", "bulletins", "kept"} >= silent
