@@ -76,8 +76,9 @@ def _document(item: bytes) -> bytes | None:
     found = Collateral()
     if not found.add(item, "evidence"):
         return None
-    known = [*found.certificates, *found.crls]
-    return known[0].public_bytes(Encoding.DER) if len(known) == 1 else item
+    known = [each.public_bytes(Encoding.DER) for each in found.certificates]
+    known += [each.public_bytes(Encoding.DER) for each in found.crls]
+    return known[0] if len(known) == 1 else item
 
 
 def _items(raw: bytes) -> tuple[bytes, ...]:
