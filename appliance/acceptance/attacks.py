@@ -27,7 +27,9 @@ from appliance.attestation import binding
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.client.verdict import INVALID
+from appliance.platforms import NAMES, SIMULATED
 from appliance.policy import Loaded
+from appliance.policy.schema import Policy
 
 _IMAGE = frozenset({"measurement", "mrtd", "rtmr1", "rtmr2", "pcr4", "pcr9", "pcr11", "pcr12"})
 _SIGNED_AT = 100  # in each platform's report, a byte that is signed
@@ -55,9 +57,20 @@ class Attack:
     refusals: frozenset[str]
     show: Callable[[Scene], Sight] | None = None
     boot: Callable[[Launch, Path], Launch] | None = None
-    platforms: frozenset[str] = frozenset({"sev-snp", "tdx", "tpm", "simulated"})
+    platforms: frozenset[str] = frozenset(NAMES)
     own: bool = False
     sessions: bool = False  # only where the policy binds evidence to TLS sessions
+
+    def beside_the_point(self, policy: Policy, first: Sight, platform: str) -> str:
+        """Return why it says nothing on a machine, by its policy and its first answer; empty where
+        it does."""
+        if platform not in self.platforms:
+            return f"it says nothing about {platform}"
+        if first.certificate is None and self.show is not None and "tls-key" in self.refusals:
+            return "the listener has no TLS"
+        if self.sessions and (policy.service.session_binding != "required" or first.session is None):
+            return "the policy does not bind evidence to TLS sessions"
+        return ""
 
 
 def _replayed(scene: Scene) -> Sight:
@@ -121,7 +134,7 @@ def _cpus(given: Launch, folder: Path) -> Launch:
     return replace(given, words=(*given.words, "--cpus", "7"))
 
 
-_HARDWARE = frozenset({"sev-snp", "tdx", "tpm"})
+_HARDWARE = frozenset(NAMES) - {SIMULATED.name}
 ATTACKS: dict[str, Attack] = {
     "replay": Attack("answer with evidence of an earlier question", frozenset({"nonce"}), _replayed),
     "relay": Attack("end TLS with a key of the host's, and pass the evidence on", frozenset({"tls-key"}), _relay),

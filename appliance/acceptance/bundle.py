@@ -27,8 +27,10 @@ from appliance.errors import AuditError
 from appliance.transparency import ed25519
 
 FORMAT, MANIFEST, SIGNATURE, SEAL = "appliance/acceptance/v1", "manifest.json", "signature", "seal"
+_STORED = "files of a bundle are stored, and in order"
 _DOMAIN = FORMAT.encode() + b"\n"
 _MAX_MEMBER, _MAX_MEMBERS = 16 << 20, 512
+MAX_BYTES = 64 << 20  # of a bundle, which has its files as they are
 _SEAL_FILES = tuple(f"{SEAL}/{name}" for name in (sight.CERTIFICATE, sight.EVIDENCE, sight.QUESTION))
 
 Hex32 = Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{64}$")]
@@ -106,14 +108,18 @@ def pack(manifest: Manifest, files: Mapping[str, bytes], seal: Sight, key: Ed255
 def unpack(data: bytes) -> Bundle:
     """Read a bundle. Raises AcceptanceError, which names the file that differs from what was
     packed."""
+    if len(data) > MAX_BYTES:
+        raise _altered("the archive", f"more than {MAX_BYTES} bytes")
     try:
         entries = zipped.read(data, lambda _: _MAX_MEMBER)
+        if packed := [name for name, entry in entries.items() if entry.method != zipped.STORED]:
+            raise _altered(packed[0], _STORED)
         files = {name: entry.content() for name, entry in entries.items()}
     except AuditError as error:
         raise AcceptanceError(error.summary.replace("pack: ", "bundle: ", 1), code="bundle-altered",
                               hint="take the bundle as it was written") from None
-    if any(entry.method != zipped.STORED for entry in entries.values()) or list(files) != _order(files):
-        raise _altered(next(iter(files)), "files of a bundle are stored, and in order")
+    if list(files) != _order(files):
+        raise _altered(next(iter(files)), _STORED)
     head = files.pop(MANIFEST)
     manifest = _manifest(head)
     last = {name: files.pop(name) for name in _SEAL_FILES if name in files}

@@ -6,7 +6,7 @@ builder's key. A bundle's own words are compared, and never believed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from appliance.attestation import keyfile
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.client import Verdict, Verifier, reference
 from appliance.platforms import BY_NAME
+from appliance.policy import Loaded
+from appliance.policy.schema import Policy
 
 GOOD = "good"
 
@@ -29,6 +31,8 @@ class Trust:
     builder_key: str | None = None
     attestation_keys: Sequence[str] = ()
     roots: Roots = VENDORS
+    policy: bytes | None = None  # its digest
+    attacks: Sequence[str] = tuple(ATTACKS)  # those that have to be tried, where they say something
 
 
 @dataclass(frozen=True)
@@ -43,23 +47,35 @@ class Line:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The outcome. `verdict` is that of the seal, by which hardware binds the whole."""
+    """The outcome. `verdict` is that of the seal, by which hardware binds the whole. `missing`: the
+    attacks that had to be tried, and were not."""
 
     verdict: Verdict
     lines: tuple[Line, ...]
+    missing: tuple[str, ...]
     machine: str
     version: str
     remarks: tuple[str, ...]
 
     @property
+    def against(self) -> str:
+        """What speaks against the machine; empty where each attack was tried and refused."""
+        for what, names in (("accepted", [each.name for each in self.lines if each.ended == "accepted"]),
+                            ("not tried, without a reason that the bundle shows", self.missing)):
+            if names:
+                return f"{what}: {', '.join(names)}"
+        return "" if any(each.ended == "refused" for each in self.lines) else "no attack was refused by evidence"
+
+    @property
     def held(self) -> bool:
-        """Whether each attack that was tried is refused."""
-        return all(each.ended != "accepted" for each in self.lines)
+        """Whether each attack that had to be tried was, one was refused, and none accepted."""
+        return not self.against
 
     def as_json(self) -> dict[str, Any]:
         """The whole as plain values."""
-        return {"held": self.held, "verdict": self.verdict.as_json(), "machine": self.machine,
-                "version": self.version, "remarks": list(self.remarks),
+        return {"held": self.held, "against": self.against, "missing": list(self.missing),
+                "policy_sha384": self.verdict.policy_sha384.hex(), "verdict": self.verdict.as_json(),
+                "machine": self.machine, "version": self.version, "remarks": list(self.remarks),
                 "attacks": {each.name: {"ended": each.ended, "by": each.by} for each in self.lines}}
 
 
@@ -70,14 +86,31 @@ def judge(data: bytes, trust: Trust) -> Judgement:
     whole = bundle.unpack(data)
     _same_builder(whole, trust)
     verifier = materials.verifier(whole.files, whole.manifest.terms, trust.roots)
+    policy = verifier.reference.policy
+    if trust.policy not in (None, policy.digest):
+        raise _differs(materials.POLICY, f"its digest is sha384:{policy.digest.hex()}", "name its own policy: --policy")
     seal = whole.seal.verdict(verifier)
     if not is_good(seal):
         raise _differs(bundle.SEAL, f"{seal.status}: {seal.reason}", seal.hint)
-    good = _seen(whole, GOOD).verdict(verifier)
+    first = _seen(whole, GOOD)
+    good = first.verdict(verifier)
     if not is_good(good):
         raise _differs(GOOD, f"{good.status}: {good.reason}", good.hint)
     lines = tuple(_line(whole, verifier, name, trial) for name, trial in whole.manifest.attacks.items())
-    return Judgement(seal, lines, whole.manifest.machine, whole.manifest.version, tuple(_remarks(whole, trust)))
+    missing = _missing({each.name: each.ended for each in lines}, trust, policy.policy, first, good.platform or "")
+    return Judgement(seal, lines, tuple(missing), whole.manifest.machine, whole.manifest.version,
+                     tuple(_remarks(whole, trust, policy)))
+
+
+def _missing(ended: Mapping[str, str], trust: Trust, policy: Policy, first: sight.Sight,
+             platform: str) -> Iterator[str]:
+    """Yield the attacks that say something on this machine, and have no outcome. Only of an attack
+    that needs our own command is a reason taken that the bundle cannot show."""
+    for name in trust.attacks:
+        attack, end = ATTACKS[name], ended.get(name, "-")
+        done = {"accepted", "refused", "silent" if attack.boot else "", "not tried" if attack.own else ""}
+        if end not in done and not attack.beside_the_point(policy, first, platform):
+            yield name
 
 
 def is_good(verdict: Verdict) -> bool:
@@ -127,10 +160,16 @@ def _same_builder(whole: Bundle, trust: Trust) -> None:
                        "name the key that you enrolled: --ak KEY")
 
 
-def _remarks(whole: Bundle, trust: Trust) -> Iterator[str]:
+def _remarks(whole: Bundle, trust: Trust, policy: Loaded) -> Iterator[str]:
     """Yield what the outcome rests on that nothing in the bundle proves."""
     terms = whole.manifest.terms
     yield "times, the name of the processor and consoles are the word of the person who ran it"
+    if trust.policy is None:
+        yield "the policy is the bundle's own (compare it: --policy)"
+    if policy.policy.tee.evidence.debug:
+        yield "the policy takes a guest that the host may read (debug = true)"
+    if terms.key_bound:
+        yield "evidence of a TLS key is taken: whoever once got the key can relay it (--key-bound)"
     if terms.builder_key is None:
         yield "nobody signed the measurements"
     elif trust.builder_key is None:

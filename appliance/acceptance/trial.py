@@ -155,16 +155,9 @@ def _judged(run: _Run, name: str, seen: Sight) -> Trial:
 
 def _beside_the_point(attack: Attack, run: _Run, scene: Scene, platform: str) -> str:
     """Return why an attack cannot be tried here; empty where it can."""
-    policy = run.verifier.reference.policy.policy
-    if platform not in attack.platforms:
-        return f"it says nothing about {platform}"
-    if attack.own and run.plan.command != machine.BOOT:
+    if attack.own and run.plan.command != machine.BOOT and platform in attack.platforms:
         return "the machine is booted by a command of its owner"
-    if scene.first.certificate is None and attack.show is not None and "tls-key" in attack.refusals:
-        return "the listener has no TLS"
-    if attack.sessions and (policy.service.session_binding != "required" or scene.first.session is None):
-        return "the policy does not bind evidence to TLS sessions"
-    return ""
+    return attack.beside_the_point(run.verifier.reference.policy.policy, scene.first, platform)
 
 
 def _sealed(run: _Run, booted: Machine) -> bytes:

@@ -8,7 +8,7 @@ import json
 import shlex
 from pathlib import Path
 
-from appliance.acceptance import judge, trial
+from appliance.acceptance import bundle, judge, trial
 from appliance.acceptance.attacks import ATTACKS
 from appliance.acceptance.machine import BOOT, AcceptanceError
 from appliance.acceptance.materials import Given
@@ -16,15 +16,15 @@ from appliance.attestation import keyfile
 from appliance.cli import numbers, passphrase, verifying
 from appliance.errors import PolicyError
 from appliance.policy import inputfile
-
-MAX_BUNDLE_BYTES = 64 << 20
+from appliance.policy.explaining import checking
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("image", metavar="DIR", type=Path, nargs="?", help="the image's folder")
     parser.add_argument("-o", "--output", metavar="BUNDLE", type=Path, help="the bundle to write")
-    parser.add_argument("--policy", metavar="FILE", type=Path, help="the deployment policy; it goes into the bundle")
+    parser.add_argument("--policy", metavar="FILE", type=Path,
+                        help="the deployment policy; it goes into the bundle. With --judge, the bundle's has to be it")
     _add_reference(parser)
     parser.add_argument("--build", metavar="OPTIONS", type=shlex.split,
                         help="build the image first, with these options of appliance image build, in one word")
@@ -36,16 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the command that boots an image here, in the place of appliance image boot: it gets "
                         "the folder, --port PORT and the words of --boot")
     parser.add_argument("--attack", metavar="NAME", choices=sorted(ATTACKS), action="append", default=[],
-                        help=f"only this one of {', '.join(ATTACKS)}; may be repeated (default: all)")
+                        help=f"only this one of {', '.join(ATTACKS)}; may be repeated (default: all). With "
+                        "--judge, only this one has to be there")
     parser.add_argument("--seconds", metavar="N", type=numbers.SECONDS, default=900,
                         help="how long a machine may take until it serves (default: %(default)s)")
     parser.add_argument("--key", metavar="KEY.pem", type=Path,
                         help="sign the bundle with this Ed25519 key (default: a key made for it)")
     parser.add_argument("--judge", metavar="BUNDLE", type=Path, help="judge a bundle instead, offline")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    parser.epilog = ("exit codes: those of appliance verify for the machine, if all attacks were refused: 0 verified,\n"
-                     "4 measured boot, host trusted, 5 simulated; 1 an attack was accepted, or the bundle is not "
-                     "whole;\n2 cannot run, or the machine is not verified")
+    parser.epilog = ("exit codes: those of appliance verify for the machine, if all attacks were tried and refused:\n"
+                     "0 verified, 4 measured boot, host trusted, 5 simulated, 7 measured boot, AWS trusted;\n"
+                     "1 an attack was accepted, or is missing, or the bundle is not whole;\n"
+                     "2 cannot run, or the machine is not verified")
 
 
 def _add_reference(parser: argparse.ArgumentParser) -> None:
@@ -101,16 +103,14 @@ def _plan(args: argparse.Namespace) -> trial.Plan:
 
 def _read(path: Path) -> bytes:
     try:
-        data = inputfile.read(path, MAX_BUNDLE_BYTES + 1)
+        return inputfile.read(path, bundle.MAX_BYTES + 1)
     except OSError as error:
         raise AcceptanceError(f"{path}: {error.strerror}", code="file-unreadable") from None
-    if len(data) > MAX_BUNDLE_BYTES:
-        raise AcceptanceError(f"{path}: more than {MAX_BUNDLE_BYTES} bytes", code="bundle-altered")
-    return data
 
 
 def _judge(args: argparse.Namespace, data: bytes) -> int:
-    trust = judge.Trust(args.builder_key, tuple(args.ak), verifying.roots(args.unsafe_root))
+    trust = judge.Trust(args.builder_key, tuple(args.ak), verifying.roots(args.unsafe_root),
+                        None if args.policy is None else checking.load(args.policy).digest, trial.names(args.attack))
     try:
         found = judge.judge(data, trust)
     except AcceptanceError as error:
@@ -127,13 +127,15 @@ def _tell(args: argparse.Namespace, value: object, text: str) -> None:
 
 
 def _lines(found: judge.Judgement) -> list[str]:
-    head = found.verdict.status.upper() if found.held else "NOT ACCEPTED"
-    lines = [f"{head}: {found.verdict.reason}", f"  {found.machine}, appliance {found.version}, judged as of "
-             f"{found.verdict.at:%Y-%m-%dT%H:%M:%SZ}"]
+    head = f"{found.verdict.status.upper()}: {found.verdict.reason}"
+    lines = [head if found.held else f"NOT ACCEPTED: {found.against}",
+             f"  {found.machine}, appliance {found.version}, judged as of {found.verdict.at:%Y-%m-%dT%H:%M:%SZ}",
+             f"  policy sha384:{found.verdict.policy_sha384.hex()}"]
     if found.verdict.test_roots:
         lines.append("  TEST ROOTS: not the vendors' alone were believed")
     width = max(map(len, ATTACKS))
     for ended in ("accepted", "refused", "silent", "not tried"):
         lines += [f"  {ended:<10}{each.name:<{width}}  {each.what}: {each.by}" for each in found.lines
                   if each.ended == ended]
+    lines += [f"  {'missing':<10}{name:<{width}}  {ATTACKS[name].what}" for name in found.missing]
     return [*lines, *(f"  not proved: {each}" for each in found.remarks)]

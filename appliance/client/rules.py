@@ -43,6 +43,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
     "debug": "the host may not debug, that is read, the guest",
     "migration": "no migration agent may move the guest",
     "smt": "hyper-threading is as the policy demands",
+    "kept": "the collateral of this evidence is kept for another day",
     "bulletins": "the machine shows all that the bulletins on its kind ask for",
 })
 

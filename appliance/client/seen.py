@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from appliance.attestation import keyfile
 from appliance.attestation.case import reading
+from appliance.attestation.findings import Finding
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client.reference import Reference
@@ -33,25 +37,48 @@ def joined(known: Reference, target: str) -> Reference:
     return replace(known, collateral=known.collateral.joined(collateral_folder.load(folder)))
 
 
-def keep(known: Reference, verdict: Verdict) -> None:
-    """Keep what came with the evidence of a good verdict, if the reference says where. Raises
-    PolicyError `file-unwritable`."""
+def keep(known: Reference, verdict: Verdict) -> Verdict:
+    """Keep what came with the evidence of a good verdict, if the reference says where. Returns the
+    verdict: where nothing can be kept, with a finding that says so."""
     if known.keep is None or verdict.code or verdict.raw is None:
-        return
+        return verdict
     folder = _folder(known.keep, verdict.target)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PolicyError(f"{folder}: {error.strerror}", code="file-unwritable",
-                          hint="name a folder that this user can write to: --keep DIR") from None
-    for item in _items(verdict.raw):
-        path = folder / hashlib.sha256(item).hexdigest()[:32]
-        if path.exists():
-            os.utime(path)
-        elif Collateral().add(item, "evidence"):
-            keyfile.write_whole(path, item)
-    for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]:
+        for data in filter(None, map(_document, _items(verdict.raw))):
+            _write(folder / hashlib.sha256(data).hexdigest()[:32], data)
+        _make_room(folder)
+    except (OSError, PolicyError) as error:
+        told = Finding("kept", "not checked", f"--keep: {getattr(error, 'strerror', error)}")
+        return replace(verdict, findings=(*verdict.findings, told))
+    return verdict
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        keyfile.write_whole(path, data)
+
+
+def _make_room(folder: Path) -> None:
+    """Take the oldest files away. Others may do so at the same time."""
+    ages = list[tuple[float, Path]]()
+    for path in collateral_folder.files(folder):
+        with suppress(FileNotFoundError):
+            ages.append((path.stat().st_mtime, path))
+    for _, path in sorted(ages)[:-MOST]:
         path.unlink(missing_ok=True)
+
+
+def _document(item: bytes) -> bytes | None:
+    """A certificate or a list as it is, without what may follow it; None for what is neither."""
+    found = Collateral()
+    if not found.add(item, "evidence"):
+        return None
+    known = [each.public_bytes(Encoding.DER) for each in found.certificates]
+    known += [each.public_bytes(Encoding.DER) for each in found.crls]
+    return known[0] if len(known) == 1 else item
 
 
 def _items(raw: bytes) -> tuple[bytes, ...]:

@@ -76,9 +76,10 @@ class Verifier:
         nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         question = Question(str(connection.endpoint), at or self._clock(), nonce, connection.spki_sha256,
                             connection.exporter(nonce), online=True)
-        known = seen.joined(self.reference, question.target)
+        known = self.reference
         answer: bytes | None = None
         try:
+            known = seen.joined(known, question.target)
             question = replace(question, seen=tuple(self._channel(connection, question, known)))
         except UncheckedEvidenceError as error:  # what it lacks is fetched by evidence that is kept
             with suppress(AttestationError):
@@ -92,9 +93,7 @@ class Verifier:
             question = replace(question, activated=activation.ask(connection, found, known, question.at))
         except AttestationError as error:
             return judge.failed(error, known, question, answer)
-        verdict = judge.conclude(found, known, question)
-        seen.keep(self.reference, verdict)
-        return verdict
+        return seen.keep(self.reference, judge.conclude(found, known, question))
 
     def _channel(self, connection: Connection, question: Question, known: Reference) -> list[Finding]:
         """Verify what the handshake alone shows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import socket
@@ -250,6 +251,27 @@ def test_other_answers_of_the_service_are_no_quote(answer: bytes) -> None:
     report = b"HCLA" + bytes(28 + 1184 + 8)
     place, _ = _service(answer)
     assert None is td_quote.of(report + struct.pack("<II", 4, 1), place)
+
+
+def test_a_service_that_drips_is_waited_for_no_longer() -> None:
+    """One deadline for the whole answer, however often a byte comes: a boot does not stall."""
+    server, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def drip() -> None:
+        connection, _ = server.accept()
+        with server, connection, contextlib.suppress(OSError):
+            while not over.wait(0.02):
+                connection.sendall(b" ")
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    asked = threading.Thread(target=td_quote.of, daemon=True, args=(
+        b"HCLA" + bytes(28 + 1184 + 8) + struct.pack("<II", 4, 1), server.getsockname(), 0.5))
+    asked.start()
+    asked.join(30)
+    assert not asked.is_alive()
+    over.set()
+    thread.join()
 
 
 def test_no_service_is_asked_for_other_hardware() -> None:

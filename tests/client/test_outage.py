@@ -3,12 +3,15 @@ documents themselves end."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import itertools
 import json
 import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +24,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation.evidence import ReportWithCollateral
 from appliance.attestation.snp.collecting import collector
 from appliance.cli.main import main
-from appliance.client import fetch
+from appliance.client import fetch, seen
+from appliance.client.reference import Reference
+from appliance.client.verdict import Verdict
 from appliance.policy import load
 from appliance.policy.digest import host_data
 from tests.support import fake_appliance, fake_services
@@ -159,6 +164,38 @@ def test_nothing_of_a_bad_verdict_is_kept(client: Any, tmp_path: Path) -> None:
     client.source.fields["measurement"] = bytes(48)
     assert 3 == main(client.words(0, "--keep", str(tmp_path / "kept")))
     assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize("client", ["sev-snp"], indirect=True)
+def test_a_good_verdict_stands_where_nothing_can_be_kept(client: Any, tmp_path: Path,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that is a file: what is not kept is a remark, and the exit code as it was."""
+    (tmp_path / "kept").write_bytes(b"")
+    assert 0 == main(client.words(0, "--keep", str(tmp_path / "kept")))
+    assert "--keep: " in capsys.readouterr().out
+
+
+def test_many_keep_at_the_same_time(tmp_path: Path) -> None:
+    """Threads that write, read and make room in one folder, of documents that are padded anew each time: no error, a
+    file for each document, and no more than there may be."""
+    amd, padding = FakeAmd("Genoa"), itertools.count()
+    chain = [each.public_bytes(Encoding.DER) for each in (amd.leaf, amd.ask, amd.ark, amd.crl())]
+    policy = load(fake_appliance.write_policy(tmp_path, "sev-snp"))
+    evidence = fake_appliance.attestor(SnpSource(amd, host_data(policy.digest)), policy).attest(bytes(32)).to_json()
+    reference = Reference(policy, None, keep=tmp_path / "kept")
+
+    def once(number: int) -> Verdict:
+        lists = [FakeAmd("Genoa").crl().public_bytes(Encoding.DER)] if number % 4 == 0 else []
+        items = [base64.b64encode(each + bytes(next(padding) % 200)).decode() for each in (*chain, *lists)]
+        raw = json.dumps({**json.loads(evidence), "collateral": items}, sort_keys=True, separators=(",", ":")).encode()
+        assert not seen.joined(reference, "t").collateral.problems
+        return seen.keep(reference, Verdict("verified", "t", NOW, policy.digest, raw=raw))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert not [each.findings for each in pool.map(once, range(100)) if each.findings]
+    kept = [path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()]
+    assert set(chain) < set(kept)
+    assert seen.MOST >= len(kept)
 
 
 @pytest.mark.slow

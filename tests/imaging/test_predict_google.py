@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from sevsnpmeasure import guest, vcpu_types, vmm_types
 
 from appliance.attestation.case import event_log, measurements
+from appliance.attestation.google import rule
 from appliance.cli.main import main
 from appliance.errors import AttestationError, ImageError
 from appliance.imaging.google import hob, log, machine
 from appliance.imaging.google.machine import GoogleMachines
 from appliance.imaging.predict import clouds, predict, tdx, tpm
 from appliance.imaging.predict import firmware as predict_firmware
+from appliance.policy.schema.platform import Gce
 from tests.support import fake_firmware, fake_image
 from tests.support import fake_google as google
 from tests.support.fake_google import MRTD, NOW, OTHER, FakeGoogle
@@ -172,12 +175,12 @@ def test_a_cloud_s_launch_is_what_the_judge_says(vmm: Any, tmp_path: Path) -> No
         clouds.launch_digests(predict_firmware.parse(data), vmm, (0,))
 
 
-def _files(folder: Path, **changed: Any) -> GoogleMachines:
+def _files(folder: Path, *, snp: dict[int, bytes] = google.LAUNCH, **changed: Any) -> GoogleMachines:
     """An endorsement of our firmware file, with the root beside it, the firmware and the log."""
     digest = hashlib.sha384(FIRMWARE.data).digest()
     shapes = [(tdx.mrtd(FIRMWARE, "page"), 0, 0), (OTHER, 32, 1)]
     (folder / "fw.binarypb").write_bytes(GOOGLE.endorsement(
-        tdx=shapes, field5=google.content(5, digest), field6=b""))
+        tdx=shapes, snp=snp, field5=google.content(5, digest), field6=b""))
     (folder / "GCE-cc-tcb-root_1.crt").write_bytes(GOOGLE.root.public_bytes(Encoding.DER))
     (folder / "fw.fd").write_bytes(FIRMWARE.data)
     (folder / "ccel").write_bytes(gzip.decompress(need("eventlog/gce_ccel.bin.gz").read_bytes()))
@@ -235,6 +238,28 @@ def test_the_command_writes_version_2(tmp_path: Path, capsys: pytest.CaptureFixt
     assert frozenset() == found.sev_snp_digests()
     assert {tdx.mrtd(FIRMWARE, "page"), OTHER} == found.tdx_mrtds() != {MRTD}
     assert {1, 2, 3} == set(found.tdx_rtmrs())
+
+
+def test_an_endorsed_value_has_no_second_row(tmp_path: Path) -> None:
+    """What we compute as well is the endorsement's row, with its security version: `gce-svn` takes no other."""
+    folder, file = fake_image.write(tmp_path / "out"), tmp_path / "gce.fd"
+    file.write_bytes(fake_firmware.firmware())
+    _files(tmp_path)
+    options = predict.Options(folder, predict.Snp(file, (4,), vmm="gce"), tmp_path / "fw.fd")
+    own = predict.predict(options)
+    launch = own.snp_rows()[0].launch_digest
+    assert tdx.mrtd(FIRMWARE, "page").hex() in {each.mrtd for each in own.tdx}
+    said = _files(tmp_path, snp={4: bytes.fromhex(launch)})
+    found = predict.predict(replace(options, cloud=lambda boot: machine.rows(said, boot)))
+    assert [(4, launch, 9)] == [(row.vcpus, row.launch_digest, row.svn) for row in found.snp_rows()]
+    assert "holds" == rule.judge(found.snp_rows(), Gce(min_svn=9)).outcome
+    assert {3} == {getattr(row, "svn", None) for row in found.tdx if row.mrtd == tdx.mrtd(FIRMWARE, "page").hex()}
+
+
+def test_a_launch_of_too_many_processors_is_named(tmp_path: Path) -> None:
+    """Google signs it, and no row has room for it."""
+    with pytest.raises(ImageError, match="513 processors"):
+        machine.rows(_files(tmp_path, snp={513: bytes(48)}), _boot_of(tmp_path))
 
 
 def test_what_is_not_needed_keeps_version_1(tmp_path: Path) -> None:

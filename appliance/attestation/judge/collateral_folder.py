@@ -16,17 +16,21 @@ from appliance.errors import UncheckedEvidenceError
 ENDORSEMENT = ".binarypb"  # Google's word on a firmware, which `image predict` reads
 
 
+def files(folder: Path) -> list[Path]:
+    """The files in a folder, by name; a name that begins with a dot is of a file half written."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file())
+
+
 def load(folder: Path) -> Collateral:
-    """Everything in a folder that is collateral, without its sub-folders, in the order of file
-    names.
+    """Everything in a folder that is collateral, without its sub-folders and hidden files, in the
+    order of file names.
 
     A file that cannot be read is a problem that is remembered; one that is not understood is named
     with the reason. Raises UncheckedEvidenceError if the folder cannot be read.
     """
     found = Collateral()
     try:
-        there = sorted(folder.iterdir())
-        paths, folders = [path for path in there if path.is_file()], [path for path in there if path.is_dir()]
+        paths, folders = files(folder), sorted(path for path in folder.iterdir() if path.is_dir())
     except OSError as error:
         raise UncheckedEvidenceError(f"collateral: {folder} cannot be read: {error.strerror}") from None
     for path in paths[:MAX_FILES]:
@@ -35,6 +39,8 @@ def load(folder: Path) -> Collateral:
                 found.ignored.append((path.name, f"larger than {MAX_FILE_BYTES} bytes"))
                 continue
             data = path.read_bytes()
+        except FileNotFoundError:
+            continue  # taken away meanwhile
         except OSError as error:
             found.problems.append(UncheckedEvidenceError(f"{path.name} cannot be read: {error.strerror}"))
             continue

@@ -15,7 +15,8 @@ Text = Annotated[str, StringConstraints(strict=True, pattern=r"^[ -~]{1,256}$")]
 Word = Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 Bits64 = Annotated[str, StringConstraints(strict=True, pattern=r"^0x(0|[1-9a-f][0-9a-f]{0,15})$")]
 Number = Annotated[int, Field(strict=True, ge=0, lt=1 << 32)]
-Vcpus = Annotated[int, Field(strict=True, ge=1, le=512)]
+MAX_VCPUS = 512
+Vcpus = Annotated[int, Field(strict=True, ge=1, le=MAX_VCPUS)]
 Registers = tuple[Hex48 | None, Hex48 | None, Hex48 | None, Hex48 | None]
 
 

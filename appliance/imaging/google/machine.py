@@ -13,6 +13,7 @@ from appliance.attestation import keyfile
 from appliance.attestation.case import event_log
 from appliance.attestation.google import endorsement
 from appliance.attestation.google.endorsement import LaunchEndorsement, TdxLaunch
+from appliance.attestation.measured.fields import MAX_VCPUS
 from appliance.attestation.measured.second import FIRMWARE, WHOLE, SnpRow, TdxRow
 from appliance.attestation.x509 import walks
 from appliance.errors import ImageError
@@ -100,6 +101,9 @@ def _registers(file: Firmware | None, options: GoogleMachines,
 
 def _snp(said: LaunchEndorsement) -> Iterator[SnpRow]:
     for vcpus, value in sorted(said.snp.items()):
+        if vcpus > MAX_VCPUS:
+            raise ImageError(f"the endorsement has a launch of {vcpus} processors, and measurements have at most "
+                             f"{MAX_VCPUS}", hint="take the endorsement of another firmware")
         yield SnpRow(source="gce-endorsement", covers=FIRMWARE, svn=said.snp_svn, firmware_sha256=None,
                      firmware_sha384=said.firmware_sha384.hex(), vmm="gce", vcpus=vcpus, cpu_model=None,
                      guest_features="0x1", launch_digest=value.hex(), id_block=None)

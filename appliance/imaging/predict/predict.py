@@ -88,8 +88,11 @@ def predict(options: Options) -> Measurements:
     _consistent(options.folder, document, uki)
     log = boot(options.folder, uki)
     td_rows, launch_rows = ((), ()) if options.cloud is None else options.cloud(log)
-    found = _assembled(document, files, sev_snp=(*_sev_snp(options.snp, uki.pe.data), *launch_rows),
-                       tdx=(*_tdx(options.tdx_firmware, log), *td_rows),
+    endorsed = {each.launch_digest for each in launch_rows} | {each.mrtd for each in td_rows}  # no second row
+    launches, tds = _sev_snp(options.snp, uki.pe.data), _tdx(options.tdx_firmware, log)
+    found = _assembled(document, files,
+                       sev_snp=(*(each for each in launches if each.launch_digest not in endorsed), *launch_rows),
+                       tdx=(*(each for each in tds if each.mrtd not in endorsed), *td_rows),
                        tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}),
                        nitro=predict_tpm.nitro(log) if options.nitro else None)
     write(options.folder, found, options.key)
