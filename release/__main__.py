@@ -103,8 +103,9 @@ def _image(path: Path, key: Ed25519PrivateKey) -> str:
 def _append(folder: Path, log: Path | None, digest: str, key: Ed25519PrivateKey) -> None:
     """Append an image to a copy of the release log, or begin one."""
     folder.mkdir()
-    for name in () if log is None else (LOG, HEAD):
-        shutil.copy(log / name, folder)
+    if log is not None:
+        for name in (LOG, HEAD):
+            shutil.copy(log / name, folder)
     releases.append(folder, [("release.measurements", {"sha384": digest, "version": __version__})], key)
 
 
