@@ -103,6 +103,7 @@ docs: $(VENV)/.dev ## Build the documentation site in build/site; a dead link fa
 	@$(BIN)/python docs/site/build.py
 
 # KEY: the releaser's. MEASUREMENTS: of the released image, signed by KEY. LOG: the release log that goes on.
+# build/release must not exist, or be empty.
 release: $(VENV)/.dev kernels ## Make a release's files in build/release, by KEY=builder.pem (REHEARSE=1: as a rehearsal)
 	@test -n "$(KEY)" || { echo "name the releaser's key: make release KEY=builder.pem" >&2; exit 2; }
 	@$(BIN)/python -m release build/release --key $(KEY) $(if $(MEASUREMENTS),--measurements $(MEASUREMENTS)) \

@@ -7,7 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from appliance.errors import EngineError
+from appliance.kernels.runtime import ahead, targets
 
 FORMAT = "appliance/release/v1"
 RECIPE = ("image", "requirements-image.lock")
@@ -33,16 +37,38 @@ def wheel(root: Path, out: Path) -> list[Path]:
     return sorted(out.glob("*.whl"))
 
 
+def stale(root: Path) -> Iterator[str]:
+    """Yield what is wrong with each prebuilt library that is not of the sources at hand."""
+    known = {each.name: each for machine in ("x86_64", "aarch64") for each in targets.known(machine)}
+    for table in _tables(root):
+        target = known.get(_target(table))
+        if target is None:
+            yield f"{table}: no target has this name; allowed: {', '.join(known)}. Remove it"
+            continue
+        try:
+            ahead.open_library(table.with_suffix(".so"), target)
+        except EngineError as error:
+            yield f"{error.summary}: {error.hint}"
+
+
 def kernels(root: Path, out: Path) -> dict[str, dict[str, str]]:
     """Copy the prebuilt kernels, and name their digests by target."""
     found = {}
-    for table in sorted((root / "appliance/kernels/prebuilt").glob("kernels-*.json")):
+    for table in _tables(root):
         library = table.with_suffix(".so")
         out.mkdir(exist_ok=True)
         for each in (table, library):
             shutil.copy(each, out)
-        found[table.stem.removeprefix("kernels-")] = {each.name: sha256(each) for each in (table, library)}
+        found[_target(table)] = {each.name: sha256(each) for each in (table, library)}
     return found
+
+
+def _tables(root: Path) -> list[Path]:
+    return sorted((root / "appliance/kernels/prebuilt").glob("kernels-*.json"))
+
+
+def _target(table: Path) -> str:
+    return table.stem.removeprefix("kernels-")
 
 
 def recipe(root: Path) -> dict[str, str]:

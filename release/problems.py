@@ -8,7 +8,7 @@ from pathlib import Path
 
 from appliance import __version__
 from appliance.policy.schema.versions import OPEN
-from release.parts import git
+from release.parts import git, stale
 
 FREEZES = (0, 2, 0)  # the release that freezes schema 2
 
@@ -17,6 +17,9 @@ def of(root: Path) -> Iterator[str]:
     """Yield each problem of the tree."""
     if changed := git(root, "status", "--porcelain"):
         yield f"{len(changed.splitlines())} files differ from the commit: commit them, or put them away"
+    if not git(root, "rev-parse", "HEAD"):
+        yield f"{root} is not a checkout with a commit: a release names its commit"
+    yield from stale(root)
     yield from _version(root)
     yield from _changelog((root / "CHANGELOG.md").read_text("utf-8"))
     if OPEN and tuple(map(int, re.findall("[0-9]+", __version__))) >= FREEZES:

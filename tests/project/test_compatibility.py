@@ -108,6 +108,11 @@ def test_a_later_release_reads_what_an_earlier_one_read() -> None:
     assert all(set(earlier) <= set(later) for earlier, later in ROWS.values())
 
 
+def test_the_page_holds_no_digest() -> None:
+    """One of schema 2 would be wrong with the next field: `appliance digest` says it."""
+    assert [] == re.findall(r"\b(?=[a-f]*[0-9])[0-9a-f]{12,}", PAGE.read_text())
+
+
 def test_the_table_is_of_this_version_or_the_next() -> None:
     """The last column is that of this tree."""
     from appliance import __version__
