@@ -239,14 +239,14 @@ def _standing(claims: Claims, outcomes: Mapping[str, Finding], reference: Refere
     """The status where all that is needed holds, by the platform's row; and how its signer is
     known, where that matters."""
     row, half = BY_NAME[claims.platform], halves.JUDGES[claims.platform]
-    if not row.tee and half.lifted_by in outcomes and outcomes[half.lifted_by].outcome == "holds":
-        return VERIFIED, half.known_by(outcomes)
-    if not row.tee:
-        return next(each for each in EXIT_CODES if each == row.verdict), half.known_by(outcomes)
+    known_by = "" if row.tee else half.known_by(outcomes)
+    lifted = half.lifted_by in outcomes and outcomes[half.lifted_by].outcome == "holds"
+    if not row.tee and not lifted:
+        return next(each for each in EXIT_CODES if each == row.verdict), known_by
     if question.session is not None and "session" in outcomes and outcomes["session"].outcome != "holds" and not (
             reference.key_bound or reference.policy.policy.appliance.schema_version == 1):
-        return KEY_BOUND, ""
-    return VERIFIED, ""
+        return KEY_BOUND, known_by
+    return VERIFIED, known_by
 
 
 def _binds_sessions(reference: Reference) -> bool:

@@ -8,7 +8,7 @@ import json
 import socket
 import struct
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ LISTED = f'paravisor_measurements = ["{PARAVISOR.hex()}"]'
 SIGNED = f'id_key_sha384 = "{ID_KEY.hex()}"'
 SOURCE = 'source = "https://example.org/paravisors"'
 RUNTIME = envelopes.runtime()
+QUESTION = Question("x", NOW, bytes(32), bytes(32))
 
 
 def _image() -> Measurements:
@@ -96,15 +97,16 @@ def _policy(folder: Path, azure: str | None = f"{LISTED}\n {SOURCE}", rest: str 
     return path
 
 
-def _verdict(folder: Path, policy: Path, **machine: Any) -> Verdict:
+def _verdict(folder: Path, policy: Path, question: Question = QUESTION, *, key_bound: bool = False,
+             **machine: Any) -> Verdict:
     source = AzureMachine(load(policy).digest, **machine)
     amd, intel = source.amd, source.intel
     crls = [x509.load_der_x509_crl(amd.crl().public_bytes(Encoding.DER))] if source.revocation else []
     known = Collateral(documents=intel.collateral().documents, crls=crls)
     roots = Roots(amd=amd.roots, intel=intel.pins["root"], intel_der=intel.pins["root_der"])
     evidence = fake.attestor(source, load(policy), spki_sha256=bytes(32)).attest(bytes(32)).to_json()
-    reference = fake.verifier(policy, roots=roots, known=_image(), collateral=known).reference
-    return judge.judge(evidence, reference, Question("x", NOW, bytes(32), bytes(32)))
+    reference = fake.verifier(policy, roots=roots, known=_image(), collateral=known, key_bound=key_bound).reference
+    return judge.judge(evidence, reference, question)
 
 
 def _named(verdict: Verdict, rule: str) -> Finding:
@@ -123,6 +125,16 @@ def test_a_named_paravisor_is_verified_by_its_name(tmp_path: Path, machine: dict
     assert verdict.reason.endswith("; Microsoft's paravisor trusted")
     assert "https://example.org/paravisors" in _named(verdict, "paravisor").detail
     assert "holds" == _named(verdict, "ak-bound-in-hardware").outcome
+
+
+@pytest.mark.parametrize(("key_bound", "code", "status"), [(False, 6, "verified, to a key"), (True, 0, "verified")])
+def test_evidence_of_a_key_is_as_on_other_hardware(tmp_path: Path, key_bound: bool, code: int, status: str) -> None:
+    """Evidence that names no session of a connection with one: 6 as on SEV-SNP, unless the verifier takes it."""
+    policy = _policy(tmp_path)
+    policy.write_text(policy.read_text().replace("service {", 'service {\n session_binding = "key"\n', 1))
+    verdict = _verdict(tmp_path, policy, replace(QUESTION, session=b"\7" * 32), key_bound=key_bound)
+    assert (code, status, "not checked") == (verdict.exit_code, verdict.status, _named(verdict, "session").outcome)
+    assert verdict.reason.endswith("; Microsoft's paravisor trusted")
 
 
 def test_no_list_trusts_no_paravisor(tmp_path: Path) -> None:
