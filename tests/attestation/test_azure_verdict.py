@@ -147,8 +147,8 @@ def test_no_list_trusts_no_paravisor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("azure", "machine", "failing"), [
     (LISTED, {"fields": {"measurement": bytes(47) + b"\1"}}, ["paravisor"]),
     (LISTED, {"tdx": True, "fields": {"mr_td": bytes(47) + b"\1"}}, ["paravisor"]),
-    (SIGNED, {"fields": {"id_key": bytes(47) + b"\1"}}, ["paravisor"]),
-    (SIGNED, {"tdx": True}, ["paravisor"]),
+    (f"{LISTED}\n {SIGNED}", {"fields": {"id_key": bytes(47) + b"\1"}}, ["paravisor"]),
+    (f"{LISTED}\n {SIGNED}", {"tdx": True}, ["paravisor"]),
     (f"{LISTED}\n {SIGNED}", {"fields": {"id_key": bytes(48)}}, ["paravisor"]),
     (LISTED, {"fields": {"vmpl": 2}}, ["paravisor"]),
     (LISTED, {"fields": {"policy": 1 << 17 | 1 << 19}}, ["debug"]),
@@ -169,10 +169,16 @@ def test_hyper_threading_fails_unless_the_policy_takes_it(tmp_path: Path) -> Non
     assert ["smt"] == _failing(verdict)
 
 
-def test_either_key_or_list_will_do(tmp_path: Path) -> None:
-    """A paravisor that is not listed, by Microsoft's key."""
-    assert 0 == _verdict(tmp_path, _policy(tmp_path, f"{SIGNED}\n {SOURCE}"),
-                         fields={"measurement": bytes(48)}).exit_code
+def test_a_key_vouches_for_no_paravisor(tmp_path: Path) -> None:
+    """Microsoft's key signs guests without a paravisor, too, whose own reports at VMPL 0 name any key of a TPM. So a
+    measurement is always asked for, and HOST_DATA is that of no such guest."""
+    with pytest.raises(ApplianceError, match="paravisor_measurements"):
+        load(_policy(tmp_path, f"{SIGNED}\n {SOURCE}"))
+    both = _policy(tmp_path, f"{LISTED}\n {SIGNED}\n {SOURCE}")
+    assert 0 == _verdict(tmp_path, both).exit_code
+    for fields in ({"measurement": b"\x55" * 48}, {"host_data": b"\x66" * 32}):
+        verdict = _verdict(tmp_path, both, fields=fields)
+        assert (3, ["paravisor"]) == (verdict.exit_code, _failing(verdict)), verdict
 
 
 def test_without_revocation_lists_nothing_is_verified(tmp_path: Path) -> None:
@@ -189,7 +195,8 @@ def test_a_quote_of_another_guest_is_forged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("azure", "says"), [
-    (SOURCE, "names no paravisor"), (LISTED, "source"), (f"{LISTED}\n {SOURCE}\n other = 1", "other")])
+    (SOURCE, "paravisor_measurements"), (f"paravisor_measurements = []\n {SOURCE}", "0 items"), (LISTED, "source"),
+    (f"{LISTED}\n {SOURCE}\n other = 1", "other")])
 def test_a_list_names_paravisors_and_where_they_are_from(tmp_path: Path, azure: str, says: str) -> None:
     """An empty block, one without a source, and a field that nobody knows."""
     with pytest.raises(ApplianceError, match=says):

@@ -57,7 +57,9 @@ def _listed(bound: Hardware, azure: Azure, hardware: Iterable[Finding]) -> Findi
     if isinstance(bound, SnpClaims) and bound.report.vmpl != _OWN_LEVEL:
         return judged(RULE, False, f"the report was asked for at VMPL {bound.report.vmpl}, where the guest is; the "
                       f"paravisor has VMPL {_OWN_LEVEL}")
-    if azure.paravisor_measurements and found not in azure.paravisor_measurements:
+    if isinstance(bound, SnpClaims) and any(bound.report.host_data):
+        return judged(RULE, False, f"HOST_DATA is {bound.report.host_data.hex()}; below a paravisor it is zero")
+    if found not in azure.paravisor_measurements:
         return judged(RULE, False, f"found {found}, expected {' or '.join(azure.paravisor_measurements)}")
     if azure.id_key_sha384 is not None:
         signer = None if isinstance(bound, TdxClaims) else bound.report.id_key_digest.hex()
