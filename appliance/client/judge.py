@@ -21,7 +21,7 @@ from appliance.client import rules
 from appliance.client.reference import Reference
 from appliance.client.verdict import (
     EXIT_CODES,
-    HOST_TRUSTED,
+    FIRMWARE_PROVED,
     KEY_BOUND,
     NOT_MET,
     UNCHECKED,
@@ -38,10 +38,8 @@ from appliance.policy.schema import Policy
 # A digest that is compared, of which a sentence shows the beginning. Names of machines stay whole.
 _DIGITS = re.compile(r"(?:(?<=found )|(?<=expected )|(?<= or ))[0-9a-f]{32,}")
 _MOST_DETAIL = 300  # characters of what differs in a verdict's sentence
-FIRMWARE_ALONE = (
-    "chip and firmware proved, boot by the host's vTPM: the launch digest says which firmware started, and the host "
-    "chose what it booted. A firmware that measures kernel hashes would change it (github.com/aws/uefi/issues/20)")
 _MOST_RULES = 6  # rules that it names beside the first
+_TOLD = frozenset({"policy", "models", "self-test"})  # rules on what the statement says of its machine
 
 
 @dataclass(frozen=True)
@@ -161,9 +159,18 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
                    for each in judgement.common)
     terms = ClientTerms(policy, reference.policy.digest, question.at, known, reference.attestation_keys,
                         reference.ek_roots, question.activated, any_ak=reference.any_ak)
-    findings = [*half.concluded(claims.hardware, common, judgement.hardware, terms),
-                *(remark for each in halves.JUDGES.values() for remark in each.remarks(policy)), *_access(policy)]
+    found = half.concluded(claims.hardware, common, judgement.hardware, terms)
+    if _firmware_alone(claims.platform, {each.rule: each for each in found}):
+        found = tuple(map(_by_hearsay, found))
+    findings = [*found, *(remark for each in halves.JUDGES.values() for remark in each.remarks(policy)),
+                *_access(policy)]
     return findings if reference.need_revocation else [waived(each) for each in findings]
+
+
+def _by_hearsay(finding: Finding) -> Finding:
+    """A statement about a machine whose software nothing shows."""
+    told = finding.rule in _TOLD and finding.outcome == "holds"
+    return Finding(finding.rule, "not checked", "by the word of software that nothing shows") if told else finding
 
 
 def _access(policy: Policy) -> Iterator[Finding]:
@@ -220,7 +227,7 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
             return (UNCHECKED, f"unchecked-{rule}", f"{rule}: {rules.meaning(rule)}: not checked"
                     + (f", {detail}" if detail else ""), rules.HINTS.get(rule))
     if lesser:
-        return HOST_TRUSTED, "", FIRMWARE_ALONE, None
+        return FIRMWARE_PROVED, "", good(FIRMWARE_PROVED), None
     status, known_by = _standing(claims, outcomes, reference, question)
     return status, "", good(status) + (f"; {known_by}" if known_by else ""), None
 
