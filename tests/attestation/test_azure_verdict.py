@@ -125,6 +125,7 @@ def test_a_named_paravisor_is_verified_by_its_name(tmp_path: Path, machine: dict
     assert verdict.reason.endswith("; Microsoft's paravisor trusted")
     assert "https://example.org/paravisors" in _named(verdict, "paravisor").detail
     assert "holds" == _named(verdict, "ak-bound-in-hardware").outcome
+    assert "not checked" == _named(verdict, "paravisor-report").outcome  # it has no nonce
 
 
 @pytest.mark.parametrize(("key_bound", "code", "status"), [(False, 6, "verified, to a key"), (True, 0, "verified")])

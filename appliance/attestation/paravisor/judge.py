@@ -48,7 +48,8 @@ def judge(bound: Hardware | None, asked: ClientTerms) -> tuple[Finding, ...]:
         hardware = validate_tdx(bound, TdxExpectations(), asked.policy.tee.evidence, at=asked.at)
     else:
         hardware = validate_snp(bound, SnpExpectations(), asked.policy.tee.evidence, at=asked.at)
-    return (_listed(bound, azure, hardware),
+    return (_listed(bound, azure, hardware), Finding(
+        "paravisor-report", "not checked", "it names the TPM's key and no nonce; the VM's configuration is not read"),
             *(each for each in hardware if each.rule not in _NOT_OF_A_PARAVISOR))
 
 
