@@ -46,15 +46,15 @@ _LESSER: Mapping[Status, str] = MappingProxyType({
 _UNTIL_VERIFIED: Mapping[Status, str] = MappingProxyType({
     SIMULATED: "where that will do, for tests and development: --accept simulated",
     HOST_TRUSTED: "where that will do, for tests and development: --accept host-trusted",
-    FIRMWARE_PROVED: "no --accept takes this: whoever rents such a machine gets it, with software of their own",
+    FIRMWARE_PROVED: "no --accept takes this: any tenant of the cloud gets it, with software of their own",
     AWS_TRUSTED: "where AWS is trusted: --accept aws-trusted",
     KEY_BOUND: "where evidence of a key will do: --key-bound"})
 _SAYS: Mapping[Status, str] = MappingProxyType({
     VERIFIED: "an appliance under this policy, in hardware that its operator cannot read",
     HOST_TRUSTED: "what booted is known if the host is honest; NOTHING IS PROTECTED FROM THE HOST",
-    FIRMWARE_PROVED: "chip and firmware proved, boot by the host's vTPM, of which nothing is shown: the launch digest "
-    "says which firmware started, and whoever started the machine chose what it booted, so that ANYBODY'S SOFTWARE MAY "
-    "ANSWER. A firmware that measures kernel hashes would change it (github.com/aws/uefi/issues/20)",
+    FIRMWARE_PROVED: "chip and firmware proved, boot by the host's vTPM, of which nothing is shown. The launch digest "
+    "says which firmware started, and not what it booted: ANYBODY'S SOFTWARE MAY ANSWER. A firmware "
+    "that measures kernel hashes would change it (github.com/aws/uefi/issues/20)",
     AWS_TRUSTED: "an appliance under this policy, by the word of AWS's hypervisor; AWS CAN READ WHAT IT HOLDS, and "
     "nobody else who runs the machine",
     KEY_BOUND: "an appliance under this policy, in hardware that its operator cannot read; whoever once got its TLS "

@@ -22,7 +22,7 @@ from appliance.codec.printable import quantity
 VERIFIED_CLAIM = "evidence-verified"
 _WEAK = {SIMULATED: "the evidence is simulated: anybody can write it",
          HOST_TRUSTED: "the host is trusted: whoever owns it can write this evidence",
-         FIRMWARE_PROVED: "only the firmware is proved: whoever rents such a machine can write this evidence",
+         FIRMWARE_PROVED: "only the firmware is proved: any tenant of the cloud can write this evidence",
          AWS_TRUSTED: "AWS is trusted: its hypervisor writes this evidence, and can read the machine"}
 _OPENINGS = ("debug", "migration")  # rules that hold with a detail where the policy accepts what they found
 
