@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="sign it with this private key (Ed25519, P-256 or P-384; default: a key made for it)")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
     parser.epilog = ("exit codes: 0 verified; 1 evidence invalid; 2 could not check; 3 policy not met;\n"
-                     "4 measured boot, host trusted; 5 simulated, proves nothing; 6 verified, to a key;\n"
-                     "7 measured boot, AWS trusted")
+                     "4 measured boot, or firmware proved, host trusted; 5 simulated, proves nothing;\n"
+                     "6 verified, to a key; 7 measured boot, AWS trusted")
 
 
 def _nonce(text: str) -> bytes:

@@ -21,8 +21,10 @@ from appliance.attestation import keyfile
 from appliance.client import rules
 from appliance.client.verdict import (
     AWS_TRUSTED,
+    FIRMWARE_PROVED,
     HOST_TRUSTED,
     INVALID,
+    KEY_BOUND,
     NOT_MET,
     SIMULATED,
     UNCHECKED,
@@ -41,12 +43,14 @@ MEDIA_TYPE = "application/vnd.appliance.evidence+json"
 DEVELOPER = "urn:appliance"
 SUBMODULE = "appliance"
 _TIERS: dict[Status, str] = {
-    VERIFIED: "affirming", HOST_TRUSTED: "warning",
+    VERIFIED: "affirming", KEY_BOUND: "warning", HOST_TRUSTED: "warning", FIRMWARE_PROVED: "warning",
     AWS_TRUSTED: "warning", SIMULATED: "contraindicated", INVALID: "contraindicated",
     NOT_MET: "contraindicated", UNCHECKED: "none"}
 # Values of AR4SI, section 2.3: 2 and 3 affirm, 32 and above warn, 96 and above speak against.
 _VECTORS: dict[Status, dict[str, int]] = {
     VERIFIED: {"instance-identity": 2, "configuration": 2, "executables": 3, "hardware": 2, "runtime-opaque": 2},
+    KEY_BOUND: {"configuration": 2, "executables": 3, "hardware": 2, "runtime-opaque": 2},
+    FIRMWARE_PROVED: {"hardware": 2, "runtime-opaque": 32},
     HOST_TRUSTED: {"configuration": 2, "executables": 3, "runtime-opaque": 32},
     AWS_TRUSTED: {"instance-identity": 2, "configuration": 2, "executables": 3, "runtime-opaque": 32},
     SIMULATED: {"hardware": 97, "runtime-opaque": 96},

@@ -21,7 +21,7 @@ from appliance.client import rules
 from appliance.client.reference import Reference
 from appliance.client.verdict import (
     EXIT_CODES,
-    HOST_TRUSTED,
+    FIRMWARE_PROVED,
     KEY_BOUND,
     NOT_MET,
     UNCHECKED,
@@ -38,10 +38,8 @@ from appliance.policy.schema import Policy
 # A digest that is compared, of which a sentence shows the beginning. Names of machines stay whole.
 _DIGITS = re.compile(r"(?:(?<=found )|(?<=expected )|(?<= or ))[0-9a-f]{32,}")
 _MOST_DETAIL = 300  # characters of what differs in a verdict's sentence
-FIRMWARE_ALONE = (
-    "chip and firmware proved, boot by the host's vTPM: the launch digest says which firmware started, and the host "
-    "chose what it booted. A firmware that measures kernel hashes would change it (github.com/aws/uefi/issues/20)")
 _MOST_RULES = 6  # rules that it names beside the first
+_TOLD = frozenset({"policy", "models", "self-test"})  # rules on what the statement says of its machine
 
 
 @dataclass(frozen=True)
@@ -161,9 +159,18 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
                    for each in judgement.common)
     terms = ClientTerms(policy, reference.policy.digest, question.at, known, reference.attestation_keys,
                         reference.ek_roots, question.activated, any_ak=reference.any_ak)
-    findings = [*half.concluded(claims.hardware, common, judgement.hardware, terms),
-                *(remark for each in halves.JUDGES.values() for remark in each.remarks(policy)), *_access(policy)]
+    found = half.concluded(claims.hardware, common, judgement.hardware, terms)
+    if _firmware_alone(claims.platform, {each.rule: each for each in found}):
+        found = tuple(map(_by_hearsay, found))
+    findings = [*found, *(remark for each in halves.JUDGES.values() for remark in each.remarks(policy)),
+                *_access(policy)]
     return findings if reference.need_revocation else [waived(each) for each in findings]
+
+
+def _by_hearsay(finding: Finding) -> Finding:
+    """A statement about a machine whose software nothing shows."""
+    told = finding.rule in _TOLD and finding.outcome == "holds"
+    return Finding(finding.rule, "not checked", "by the word of software that nothing shows") if told else finding
 
 
 def _access(policy: Policy) -> Iterator[Finding]:
@@ -220,7 +227,7 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
             return (UNCHECKED, f"unchecked-{rule}", f"{rule}: {rules.meaning(rule)}: not checked"
                     + (f", {detail}" if detail else ""), rules.HINTS.get(rule))
     if lesser:
-        return HOST_TRUSTED, "", FIRMWARE_ALONE, None
+        return FIRMWARE_PROVED, "", good(FIRMWARE_PROVED), None
     status, known_by = _standing(claims, outcomes, reference, question)
     return status, "", good(status) + (f"; {known_by}" if known_by else ""), None
 
@@ -239,14 +246,14 @@ def _standing(claims: Claims, outcomes: Mapping[str, Finding], reference: Refere
     """The status where all that is needed holds, by the platform's row; and how its signer is
     known, where that matters."""
     row, half = BY_NAME[claims.platform], halves.JUDGES[claims.platform]
-    if not row.tee and half.lifted_by in outcomes and outcomes[half.lifted_by].outcome == "holds":
-        return VERIFIED, half.known_by(outcomes)
-    if not row.tee:
-        return next(each for each in EXIT_CODES if each == row.verdict), half.known_by(outcomes)
+    known_by = "" if row.tee else half.known_by(outcomes)
+    lifted = half.lifted_by in outcomes and outcomes[half.lifted_by].outcome == "holds"
+    if not row.tee and not lifted:
+        return next(each for each in EXIT_CODES if each == row.verdict), known_by
     if question.session is not None and "session" in outcomes and outcomes["session"].outcome != "holds" and not (
             reference.key_bound or reference.policy.policy.appliance.schema_version == 1):
-        return KEY_BOUND, ""
-    return VERIFIED, ""
+        return KEY_BOUND, known_by
+    return VERIFIED, known_by
 
 
 def _binds_sessions(reference: Reference) -> bool:

@@ -1,4 +1,4 @@
-"""A verdict on an appliance: one of eight words, what was proved and what was not, line by line."""
+"""A verdict on an appliance: one of nine words, what was proved and what was not, line by line."""
 
 from __future__ import annotations
 
@@ -23,32 +23,38 @@ from appliance.errors import (
 )
 
 Status = Literal["verified", "evidence invalid", "could not check", "policy not met", "measured boot, host trusted",
-                 "simulated", "verified, to a key", "measured boot, AWS trusted"]
+                 "firmware proved, host trusted", "simulated", "verified, to a key", "measured boot, AWS trusted"]
 VERIFIED: Status = "verified"
 INVALID: Status = "evidence invalid"
 UNCHECKED: Status = "could not check"
 NOT_MET: Status = "policy not met"
 HOST_TRUSTED: Status = "measured boot, host trusted"
+FIRMWARE_PROVED: Status = "firmware proved, host trusted"
 SIMULATED: Status = "simulated"
 KEY_BOUND: Status = "verified, to a key"
 AWS_TRUSTED: Status = "measured boot, AWS trusted"
 EXIT_CODES: Mapping[Status, int] = MappingProxyType({
-    VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5, KEY_BOUND: 6,
+    VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, FIRMWARE_PROVED: 4, SIMULATED: 5, KEY_BOUND: 6,
     AWS_TRUSTED: 7})
 _WIDTH = 160  # characters of a line that a person reads
 _PIECES = re.compile(r", (?=expected )| (?=or [0-9a-f]{32})|(?<=[0-9a-f]{32}); ")  # between digests that are compared
 _AGAINST: Mapping[Status, type[AttestationError]] = MappingProxyType({
     INVALID: ForgedEvidenceError, UNCHECKED: UncheckedEvidenceError})
 _LESSER: Mapping[Status, str] = MappingProxyType({
-    HOST_TRUSTED: "host-trusted", SIMULATED: "simulated", KEY_BOUND: "key-bound", AWS_TRUSTED: "aws-trusted"})
+    HOST_TRUSTED: "host-trusted", FIRMWARE_PROVED: "firmware-alone", SIMULATED: "simulated", KEY_BOUND: "key-bound",
+    AWS_TRUSTED: "aws-trusted"})
 _UNTIL_VERIFIED: Mapping[Status, str] = MappingProxyType({
     SIMULATED: "where that will do, for tests and development: --accept simulated",
     HOST_TRUSTED: "where that will do, for tests and development: --accept host-trusted",
+    FIRMWARE_PROVED: "no --accept takes this: any tenant of the cloud gets it, with software of their own",
     AWS_TRUSTED: "where AWS is trusted: --accept aws-trusted",
     KEY_BOUND: "where evidence of a key will do: --key-bound"})
 _SAYS: Mapping[Status, str] = MappingProxyType({
     VERIFIED: "an appliance under this policy, in hardware that its operator cannot read",
     HOST_TRUSTED: "what booted is known if the host is honest; NOTHING IS PROTECTED FROM THE HOST",
+    FIRMWARE_PROVED: "chip and firmware proved, boot by the host's vTPM, of which nothing is shown. The launch digest "
+    "says which firmware started, and not what it booted: ANYBODY'S SOFTWARE MAY ANSWER. A firmware "
+    "that measures kernel hashes would change it (github.com/aws/uefi/issues/20)",
     AWS_TRUSTED: "an appliance under this policy, by the word of AWS's hypervisor; AWS CAN READ WHAT IT HOLDS, and "
     "nobody else who runs the machine",
     KEY_BOUND: "an appliance under this policy, in hardware that its operator cannot read; whoever once got its TLS "
@@ -88,8 +94,8 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """0 verified, 1 evidence invalid, 2 could not check, 3 policy not met, 4 host trusted, 5
-        simulated, 6 verified, to a key, 7 AWS trusted."""
+        """0 verified, 1 evidence invalid, 2 could not check, 3 policy not met, 4 host trusted (also
+        where the firmware alone is proved), 5 simulated, 6 verified, to a key, 7 AWS trusted."""
         return EXIT_CODES[self.status]
 
     def require(self, *accept: Status) -> None:

@@ -155,7 +155,8 @@ def _rule(table: _Table, sources: _Sources) -> Rule:
             raise ConfigError(f"{table.where}: platform {name!r} is none of the policy's")
         if name in WEAK and not table.take(WEAK[name], bool, False):
             raise ConfigError(f"{table.where}: platform {name} needs {WEAK[name]} = true",
-                              hint="simulated evidence proves nothing; of TPM evidence the host is trusted")
+                              hint="simulated evidence proves nothing; of TPM evidence the host is trusted, of a "
+                              "NitroTPM's AWS")
     measured = table.path("measurements", optional=True)
     if platforms - {"simulated"} and measured is None:
         raise ConfigError(f"{table.where}: measurements is absent: which image may have the key?")

@@ -17,11 +17,12 @@ from appliance.attestation.case.expected import Expectations
 from appliance.attestation.case.machine import MachineList
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.rule import waived
-from appliance.attestation.case.terms import ChallengeOutcome, EkRoots
+from appliance.attestation.case.terms import ChallengeOutcome, ClientTerms, EkRoots
 from appliance.attestation.collect.release import BrokerSession
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder, halves, validate, verify
 from appliance.attestation.judge.verify import Claims
+from appliance.attestation.paravisor import judge as paravisor
 from appliance.attestation.tpm.judging import ek as tpm_ek
 from appliance.attestation.tpm.judging import protection, registers
 from appliance.attestation.tpm.judging import validate as tpm_validate
@@ -37,11 +38,13 @@ from appliance.keys import policy_keys
 from appliance.keys.providers import KeyProvider
 from appliance.policy import Loaded
 
-WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
+# Platform -> what a rule must say to take it.
+WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted", "aws-nitrotpm": "aws_trusted"}
 # The findings that every rule needs: each must hold, and "not checked" is a refusal.
 DECISIVE = {"sev-snp": ("launch-policy", "measurement", "revocation"),
             "tdx": ("launch-policy", "mrtd", "rtmr1", "rtmr2"),
-            "tpm": ("pcr15", "golden-pcrs", "ak-origin"), "simulated": ("launch-policy",)}
+            "tpm": ("pcr15", "golden-pcrs", "ak-origin"), "aws-nitrotpm": ("pcr15", "measurement"),
+            "simulated": ("launch-policy",)}
 ALWAYS = ("platform", "nonce", "policy", "release-key")
 Authentic = Mapping[Path | None, Claims]  # by folder of collateral
 
@@ -138,6 +141,7 @@ class Rule:
     def _asked(self, claims: Claims) -> tuple[str, ...]:
         challenged = self.ek_roots is not None and isinstance(claims.hardware, TpmClaims)
         return (*(["ek-activation"] if challenged else ()),
+                *([paravisor.RULE] if self.policy.policy.tee.evidence.azure is not None else ()),
                 *(["machine"] if self.policy.policy.tee.evidence.machines is not None else ()),
                 *(["session", "broker-key"] if self.of_session else ()))
 
@@ -154,8 +158,10 @@ class Rule:
             activation = tpm_validate.activation(claims.hardware, self.ek_roots, activated, at=at)
         except AttestationError as error:
             activation = judged("ek-activation", False, f"{error.summary} ({error.code})")
+        below = ClientTerms(self.policy.policy, self.policy.digest, at, self.measured)
         return (activation, tpm_validate.origin(claims.hardware, self.attestation_keys, bound=False,
                                                  activated=activation.outcome == "holds"),
+                *paravisor.judge(claims.hardware.bound_by, below),
                 *registers.judge(claims.hardware.pcrs.get("sha256", {}), self.measured, self.policy.digest,
                                     claims.hardware.events))
 

@@ -9,7 +9,7 @@ import json
 import socket
 import struct
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ LISTED = f'paravisor_measurements = ["{PARAVISOR.hex()}"]'
 SIGNED = f'id_key_sha384 = "{ID_KEY.hex()}"'
 SOURCE = 'source = "https://example.org/paravisors"'
 RUNTIME = envelopes.runtime()
+QUESTION = Question("x", NOW, bytes(32), bytes(32))
 
 
 def _image() -> Measurements:
@@ -97,15 +98,16 @@ def _policy(folder: Path, azure: str | None = f"{LISTED}\n {SOURCE}", rest: str 
     return path
 
 
-def _verdict(folder: Path, policy: Path, **machine: Any) -> Verdict:
+def _verdict(folder: Path, policy: Path, question: Question = QUESTION, *, key_bound: bool = False,
+             **machine: Any) -> Verdict:
     source = AzureMachine(load(policy).digest, **machine)
     amd, intel = source.amd, source.intel
     crls = [x509.load_der_x509_crl(amd.crl().public_bytes(Encoding.DER))] if source.revocation else []
     known = Collateral(documents=intel.collateral().documents, crls=crls)
     roots = Roots(amd=amd.roots, intel=intel.pins["root"], intel_der=intel.pins["root_der"])
     evidence = fake.attestor(source, load(policy), spki_sha256=bytes(32)).attest(bytes(32)).to_json()
-    reference = fake.verifier(policy, roots=roots, known=_image(), collateral=known).reference
-    return judge.judge(evidence, reference, Question("x", NOW, bytes(32), bytes(32)))
+    reference = fake.verifier(policy, roots=roots, known=_image(), collateral=known, key_bound=key_bound).reference
+    return judge.judge(evidence, reference, question)
 
 
 def _named(verdict: Verdict, rule: str) -> Finding:
@@ -124,6 +126,17 @@ def test_a_named_paravisor_is_verified_by_its_name(tmp_path: Path, machine: dict
     assert verdict.reason.endswith("; Microsoft's paravisor trusted")
     assert "https://example.org/paravisors" in _named(verdict, "paravisor").detail
     assert "holds" == _named(verdict, "ak-bound-in-hardware").outcome
+    assert "not checked" == _named(verdict, "paravisor-report").outcome  # it has no nonce
+
+
+@pytest.mark.parametrize(("key_bound", "code", "status"), [(False, 6, "verified, to a key"), (True, 0, "verified")])
+def test_evidence_of_a_key_is_as_on_other_hardware(tmp_path: Path, key_bound: bool, code: int, status: str) -> None:
+    """Evidence that names no session of a connection with one: 6 as on SEV-SNP, unless the verifier takes it."""
+    policy = _policy(tmp_path)
+    policy.write_text(policy.read_text().replace("service {", 'service {\n session_binding = "key"\n', 1))
+    verdict = _verdict(tmp_path, policy, replace(QUESTION, session=b"\7" * 32), key_bound=key_bound)
+    assert (code, status, "not checked") == (verdict.exit_code, verdict.status, _named(verdict, "session").outcome)
+    assert verdict.reason.endswith("; Microsoft's paravisor trusted")
 
 
 def test_no_list_trusts_no_paravisor(tmp_path: Path) -> None:
@@ -136,8 +149,8 @@ def test_no_list_trusts_no_paravisor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("azure", "machine", "failing"), [
     (LISTED, {"fields": {"measurement": bytes(47) + b"\1"}}, ["paravisor"]),
     (LISTED, {"tdx": True, "fields": {"mr_td": bytes(47) + b"\1"}}, ["paravisor"]),
-    (SIGNED, {"fields": {"id_key": bytes(47) + b"\1"}}, ["paravisor"]),
-    (SIGNED, {"tdx": True}, ["paravisor"]),
+    (f"{LISTED}\n {SIGNED}", {"fields": {"id_key": bytes(47) + b"\1"}}, ["paravisor"]),
+    (f"{LISTED}\n {SIGNED}", {"tdx": True}, ["paravisor"]),
     (f"{LISTED}\n {SIGNED}", {"fields": {"id_key": bytes(48)}}, ["paravisor"]),
     (LISTED, {"fields": {"vmpl": 2}}, ["paravisor"]),
     (LISTED, {"fields": {"policy": 1 << 17 | 1 << 19}}, ["debug"]),
@@ -158,10 +171,16 @@ def test_hyper_threading_fails_unless_the_policy_takes_it(tmp_path: Path) -> Non
     assert ["smt"] == _failing(verdict)
 
 
-def test_either_key_or_list_will_do(tmp_path: Path) -> None:
-    """A paravisor that is not listed, by Microsoft's key."""
-    assert 0 == _verdict(tmp_path, _policy(tmp_path, f"{SIGNED}\n {SOURCE}"),
-                         fields={"measurement": bytes(48)}).exit_code
+def test_a_key_vouches_for_no_paravisor(tmp_path: Path) -> None:
+    """Microsoft's key signs guests without a paravisor, too, whose own reports at VMPL 0 name any key of a TPM. So a
+    measurement is always asked for, and HOST_DATA is that of no such guest."""
+    with pytest.raises(ApplianceError, match="paravisor_measurements"):
+        load(_policy(tmp_path, f"{SIGNED}\n {SOURCE}"))
+    both = _policy(tmp_path, f"{LISTED}\n {SIGNED}\n {SOURCE}")
+    assert 0 == _verdict(tmp_path, both).exit_code
+    for fields in ({"measurement": b"\x55" * 48}, {"host_data": b"\x66" * 32}):
+        verdict = _verdict(tmp_path, both, fields=fields)
+        assert (3, ["paravisor"]) == (verdict.exit_code, _failing(verdict)), verdict
 
 
 def test_without_revocation_lists_nothing_is_verified(tmp_path: Path) -> None:
@@ -178,7 +197,8 @@ def test_a_quote_of_another_guest_is_forged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("azure", "says"), [
-    (SOURCE, "names no paravisor"), (LISTED, "source"), (f"{LISTED}\n {SOURCE}\n other = 1", "other")])
+    (SOURCE, "paravisor_measurements"), (f"paravisor_measurements = []\n {SOURCE}", "0 items"), (LISTED, "source"),
+    (f"{LISTED}\n {SOURCE}\n other = 1", "other")])
 def test_a_list_names_paravisors_and_where_they_are_from(tmp_path: Path, azure: str, says: str) -> None:
     """An empty block, one without a source, and a field that nobody knows."""
     with pytest.raises(ApplianceError, match=says):

@@ -14,8 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance.attestation.case import measurements
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
-from appliance.client.verdict import HOST_TRUSTED, NOT_MET, UNCHECKED, VERIFIED, Verdict
-from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
+from appliance.cli.verifying import _ACCEPT
+from appliance.client import ear
+from appliance.client.verdict import FIRMWARE_PROVED, NOT_MET, UNCHECKED, VERIFIED, Verdict
+from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, RejectedEvidenceError
 from appliance.policy import load
 from tests.support import expected, rows
 from tests.support import fake_appliance as fake
@@ -119,11 +121,18 @@ def test_firmware_of_a_cloud_is_chip_and_firmware(tmp_path: Path) -> None:
     zeros = {"measurement": rows.OLD, "host_data": bytes(32)}
     both = [rows.snp(fake.LAUNCH), rows.snp(rows.OLD, vmm="ec2", source="ec2")]
     found = _on_snp(tmp_path, lambda policy: rows.measured(both, [], policy), **zeros)
-    assert (HOST_TRUSTED, 4) == (found.status, found.exit_code), found
+    assert (FIRMWARE_PROVED, 4) == (found.status, found.exit_code), found
     assert "chip and firmware proved, boot by the host's vTPM" in found.reason
     assert "aws/uefi/issues/20" in found.reason
-    assert {"measurement": "not checked", "firmware": "holds", "launch-policy": "not checked"} == {
-        each.rule: each.outcome for each in found.findings if each.rule in ("measurement", "firmware", "launch-policy")}
+    outcomes = {each.rule: each.outcome for each in found.findings}
+    assert ("holds", "holds") == (outcomes["firmware"], outcomes["tls-key"])
+    assert {"not checked"} == {outcomes[rule] for rule in ("measurement", "launch-policy", "policy", "models")}
+    with pytest.raises(RejectedEvidenceError) as refused:  # which is what `connect` and `watch` ask
+        found.require(*_ACCEPT.values())
+    assert ("firmware-alone", True) == (refused.value.code, "no --accept takes this" in (refused.value.hint or ""))
+    appraisal = ear.claims(found)["submods"]["appliance"]
+    assert ("warning", {"hardware", "runtime-opaque"}) == (
+        appraisal["ear_status"], set(appraisal["ear_trustworthiness_vector"]))
 
 
 @pytest.mark.parametrize(("snps", "baked", "fields", "status"), [
@@ -136,8 +145,8 @@ def test_firmware_of_a_cloud_is_chip_and_firmware(tmp_path: Path) -> None:
     ([rows.snp(rows.OLD, vmm="ec2", source="ec2")], True, {"measurement": rows.OLD, "host_data": b"\x01" * 32},
      NOT_MET),
     # the launch field names the policy, and the firmware still does not cover the image
-    ([rows.snp(rows.OLD, vmm="ec2", source="ec2")], True, {"measurement": rows.OLD}, HOST_TRUSTED),
-    ([rows.snp(rows.OLD, vmm="ec2", source="recorded")], True, {"measurement": rows.OLD}, HOST_TRUSTED)])
+    ([rows.snp(rows.OLD, vmm="ec2", source="ec2")], True, {"measurement": rows.OLD}, FIRMWARE_PROVED),
+    ([rows.snp(rows.OLD, vmm="ec2", source="recorded")], True, {"measurement": rows.OLD}, FIRMWARE_PROVED)])
 def test_each_way_round_a_launch_digest(tmp_path: Path, snps: list[dict[str, Any]], baked: bool,
                                         fields: dict[str, Any], status: str) -> None:
     """Only a row that covers the image gives the word "verified"."""

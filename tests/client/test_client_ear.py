@@ -24,8 +24,10 @@ from appliance.cli.main import main
 from appliance.client import Verdict, ear
 from appliance.client.rules import MEANINGS
 from appliance.client.verdict import (
+    EXIT_CODES,
     HOST_TRUSTED,
     INVALID,
+    KEY_BOUND,
     NOT_MET,
     SIMULATED,
     UNCHECKED,
@@ -138,6 +140,14 @@ def test_a_failed_rule_speaks_against_its_claim(rule: str, claim: str) -> None:
     assert {claim: 96} == vector
 
 
+def test_evidence_of_a_key_affirms_nobody() -> None:
+    """Exit code 6: the machine is as it should be, and who answers is not known."""
+    appraisal = ear.claims(_verdict(KEY_BOUND))["submods"]["appliance"]
+    assert "warning" == appraisal["ear_status"]
+    assert {"configuration", "executables", "hardware", "runtime-opaque"} == set(
+        appraisal["ear_trustworthiness_vector"])
+
+
 def test_every_rule_speaks_about_something() -> None:
     """A rule that fails changes the vector, but for what the verifier holds. `bulletins` and `kept` never fail."""
     about = {name for names in ear._ABOUT.values() for name in names}
@@ -215,8 +225,9 @@ def test_other_keys_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_verdict_reads_well_whatever_is_in_it() -> None:
-    """Text and JSON of a verdict with nothing in it."""
-    for status in (VERIFIED, INVALID, UNCHECKED, NOT_MET, HOST_TRUSTED, SIMULATED):
+    """Text, JSON and token of a verdict with nothing in it."""
+    for status in EXIT_CODES:
+        ear.claims(_verdict(status))
         verdict = _verdict(status, Finding("pcr4", "fails", "x"), Finding("unheard-of", "holds"))
         assert "PCR4 is as the measurements say (PCR4 of the measurements; x)" in str(verdict)
         json.dumps(verdict.as_json())

@@ -29,6 +29,7 @@ from appliance.client.rules import ATTACKS, MEANINGS
 from appliance.client.verdict import (
     AWS_TRUSTED,
     EXIT_CODES,
+    FIRMWARE_PROVED,
     HOST_TRUSTED,
     INVALID,
     KEY_BOUND,
@@ -599,9 +600,10 @@ def test_paths_are_no_urls(text: str) -> None:
 
 
 def test_exit_codes_are_distinct() -> None:
-    """Eight words, eight codes; only one of them is success."""
+    """Nine words, eight codes, since two words trust the host; only one of them is success."""
     assert EXIT_CODES == {
-        VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5, KEY_BOUND: 6, AWS_TRUSTED: 7}
+        VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, FIRMWARE_PROVED: 4, SIMULATED: 5,
+        KEY_BOUND: 6, AWS_TRUSTED: 7}
 
 
 def _files(folder: Path, running: tuple[FakeAppliance, Path]) -> list[str]:

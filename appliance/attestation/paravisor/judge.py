@@ -48,7 +48,8 @@ def judge(bound: Hardware | None, asked: ClientTerms) -> tuple[Finding, ...]:
         hardware = validate_tdx(bound, TdxExpectations(), asked.policy.tee.evidence, at=asked.at)
     else:
         hardware = validate_snp(bound, SnpExpectations(), asked.policy.tee.evidence, at=asked.at)
-    return (_listed(bound, azure, hardware),
+    return (_listed(bound, azure, hardware), Finding(
+        "paravisor-report", "not checked", "it names the TPM's key and no nonce; the VM's configuration is not read"),
             *(each for each in hardware if each.rule not in _NOT_OF_A_PARAVISOR))
 
 
@@ -57,7 +58,9 @@ def _listed(bound: Hardware, azure: Azure, hardware: Iterable[Finding]) -> Findi
     if isinstance(bound, SnpClaims) and bound.report.vmpl != _OWN_LEVEL:
         return judged(RULE, False, f"the report was asked for at VMPL {bound.report.vmpl}, where the guest is; the "
                       f"paravisor has VMPL {_OWN_LEVEL}")
-    if azure.paravisor_measurements and found not in azure.paravisor_measurements:
+    if isinstance(bound, SnpClaims) and any(bound.report.host_data):
+        return judged(RULE, False, f"HOST_DATA is {bound.report.host_data.hex()}; below a paravisor it is zero")
+    if found not in azure.paravisor_measurements:
         return judged(RULE, False, f"found {found}, expected {' or '.join(azure.paravisor_measurements)}")
     if azure.id_key_sha384 is not None:
         signer = None if isinstance(bound, TdxClaims) else bound.report.id_key_digest.hex()

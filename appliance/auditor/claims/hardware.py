@@ -7,12 +7,22 @@ from collections.abc import Callable
 from appliance.attestation.judge.halves import JUDGES
 from appliance.auditor.claims.case import Case
 from appliance.auditor.claims.claim import Answer, Claim, fails, holds, open_
-from appliance.client.verdict import AWS_TRUSTED, HOST_TRUSTED, INVALID, NOT_MET, SIMULATED, VERIFIED, Verdict
+from appliance.client.verdict import (
+    AWS_TRUSTED,
+    FIRMWARE_PROVED,
+    HOST_TRUSTED,
+    INVALID,
+    NOT_MET,
+    SIMULATED,
+    VERIFIED,
+    Verdict,
+)
 from appliance.codec.printable import quantity
 
 VERIFIED_CLAIM = "evidence-verified"
 _WEAK = {SIMULATED: "the evidence is simulated: anybody can write it",
          HOST_TRUSTED: "the host is trusted: whoever owns it can write this evidence",
+         FIRMWARE_PROVED: "only the firmware is proved: any tenant of the cloud can write this evidence",
          AWS_TRUSTED: "AWS is trusted: its hypervisor writes this evidence, and can read the machine"}
 _OPENINGS = ("debug", "migration")  # rules that hold with a detail where the policy accepts what they found
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from appliance.attestation.findings import Finding
 from appliance.client.connection import Connection
 from appliance.client.reference import Reference
-from appliance.client.verdict import INVALID, NOT_MET, UNCHECKED, Verdict
+from appliance.client.verdict import FIRMWARE_PROVED, INVALID, NOT_MET, UNCHECKED, Verdict
 from appliance.client.verifier import Verifier, now
 
 RULE = "overlap"
-_REFUSED = (INVALID, UNCHECKED, NOT_MET)
+_REFUSED = (INVALID, UNCHECKED, NOT_MET, FIRMWARE_PROVED)
 
 
 class Overlap:

@@ -123,7 +123,7 @@ FIELDS: Mapping[str, Judge] = {
     f"{_TDX}.tcb_grace": lambda before, after: ceiling(before or 0, after or 0),
     f"{_TDX}.mr_seam": accepted_or_any, f"{_TDX}.min_tee_tcb_svn": version_floor, f"{_TDX}.xfam": bits_accepted,
     f"{_EVIDENCE}.tpm.pcrs": demanded,
-    f"{_EVIDENCE}.azure.paravisor_measurements": accepted_or_any, f"{_EVIDENCE}.azure.id_key_sha384": pinned,
+    f"{_EVIDENCE}.azure.paravisor_measurements": accepted, f"{_EVIDENCE}.azure.id_key_sha384": pinned,
     f"{_EVIDENCE}.azure.source": other,
     f"{_EVIDENCE}.gce.min_svn": floor,
     **_rows(f"{_EVIDENCE}.machines", other, "authority list"), f"{_EVIDENCE}.machines.min_version": floor,

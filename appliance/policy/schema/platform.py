@@ -221,12 +221,12 @@ class Azure(Block):
 
     ENFORCED_BY: ClassVar[Enforcers] = "attestation/paravisor/judge"
 
-    paravisor_measurements: Annotated[tuple[str, ...], SetOf(Hash(384))] = Field(
-        default=(), description="The launch digests (SEV-SNP) and MRTDs (TDX) of paravisors that are trusted. Empty: "
-        "any that is signed by `id_key_sha384`.")
+    paravisor_measurements: Annotated[tuple[str, ...], SetOf(Hash(384), 1)] = Field(
+        description="The launch digests (SEV-SNP) and MRTDs (TDX) of paravisors that are trusted.")
     id_key_sha384: Annotated[str | None, Hash(384)] = Field(
-        default=None, description="Digest of Microsoft's key that signed the ID block of the paravisor; of SEV-SNP "
-        "only, so that a TD cannot show it and fails. Absent: not compared.")
+        default=None, description="Digest of Microsoft's key that signed the ID block of the paravisor, demanded "
+        "beside the measurement: the key also signs other guests. Of SEV-SNP only, so that a TD cannot show it and "
+        "fails. Absent: not compared.")
     source: Annotated[str, FreeText(1, 200)] = Field(
         description="Where these values come from, for whoever reads a verdict: an address, or the machine on which "
         "they were recorded and when.")

@@ -16,6 +16,7 @@ RULES = (
     Rule("ak-bound-in-hardware", "an SEV-SNP or TDX report binds the attestation key", "instance-identity"),
     Rule("paravisor", "the policy names the paravisor below the guest, which holds its TPM", "executables",
          attack="another paravisor", quiet=True),
+    Rule("paravisor-report", "the hardware's report on the paravisor is of this moment", "hardware"),
     Rule("ak-attributes", "the attestation key signs nothing but what its TPM says", "instance-identity"),
     Rule("event-log", "the event log gives the quoted registers", "executables"),
     Rule("pcrs-covered", "the quote covers the registers that the policy demands", "executables"),
