@@ -22,6 +22,7 @@ from appliance.policy import Loaded
 from appliance.policy.schema import Policy
 
 GOOD = "good"
+MAX_BYTES = bundle.MAX_BYTES
 
 
 @dataclass(frozen=True)
