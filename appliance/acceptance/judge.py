@@ -22,6 +22,7 @@ from appliance.policy import Loaded
 from appliance.policy.schema import Policy
 
 GOOD = "good"
+MAX_BYTES = bundle.MAX_BYTES
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Judgement:
 
     @property
     def against(self) -> str:
-        """What speaks against the machine; empty where each attack was tried and refused."""
+        """Return the reason against the machine; empty where each attack was tried and refused."""
         for what, names in (("accepted", [each.name for each in self.lines if each.ended == "accepted"]),
                             ("not tried, without a reason that the bundle shows", self.missing)):
             if names:

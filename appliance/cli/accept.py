@@ -8,7 +8,7 @@ import json
 import shlex
 from pathlib import Path
 
-from appliance.acceptance import bundle, judge, trial
+from appliance.acceptance import judge, trial
 from appliance.acceptance.attacks import ATTACKS
 from appliance.acceptance.machine import BOOT, AcceptanceError
 from appliance.acceptance.materials import Given
@@ -103,7 +103,7 @@ def _plan(args: argparse.Namespace) -> trial.Plan:
 
 def _read(path: Path) -> bytes:
     try:
-        return inputfile.read(path, bundle.MAX_BYTES + 1)
+        return inputfile.read(path, judge.MAX_BYTES + 1)
     except OSError as error:
         raise AcceptanceError(f"{path}: {error.strerror}", code="file-unreadable") from None
 
