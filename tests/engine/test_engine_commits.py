@@ -174,12 +174,14 @@ def test_logs_of_few_slots() -> None:
     assert (0, 2) == (logs.behind(0), logs.behind(1))
     logs.expect(2, 1)
     assert [0, 7] == sorted(whole[place * stride + 5].item() for place in range(2))
-    assert (0, 0, 0) == logs.words(0, 9)
-    assert (2, 0) == logs.words(1, 9)[1:]
-    assert (0, 1) == logs.words(2, 2)[1:]
+    assert (0, 0, 0) == logs.words(0, 9, 0)
+    assert (2, 0) == logs.words(1, 9, 2)[1:]
+    assert (0, 1) == logs.words(2, 2, 0)[1:]
+    with pytest.raises(EngineError, match="2 rows of a log before position 0"):
+        logs.words(1, 9, 0)
     for rows in (1, 17):
         with pytest.raises(EngineError, match=rf"{rows} rows with 1 guesses; allowed: 2\.\.16"):
-            logs.words(2, rows)
+            logs.words(2, rows, 0)
     for wrong in (0, 6):
         with pytest.raises(EngineError, match=r"allowed: 1\.\.5"):
             logs.expect(2, wrong)

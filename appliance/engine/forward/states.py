@@ -116,15 +116,18 @@ class StateLogs:
         """The words of tables SlotRows: which rows change the state of a slot, and which only its
         log. EngineError as of `words`."""
         return [word for run in runs for word in (
-            run.first, run.count, run.slot, run.position, *self.words(run.slot, run.count))]
+            run.first, run.count, run.slot, run.position, *self.words(run.slot, run.count, run.position))]
 
-    def words(self, slot: int, rows: int) -> tuple[int, int, int]:
-        """Of a slot with so many rows in a pass: the address of its log, the rows that are read
-        there first, and the rows that are guesses. EngineError for more rows than guesses may
-        have beside them."""
+    def words(self, slot: int, rows: int, position: int) -> tuple[int, int, int]:
+        """Of a slot with so many rows in a pass, from a position on: the address of its log, the
+        rows that are read there first, and the rows that are guesses. EngineError for more rows
+        than guesses may have beside them, or more to read than positions before: at position 0
+        kernels take the state for zeros."""
         if slot not in self._rooms:
             return 0, 0, 0
         right, guesses = self._right.get(slot, 0), self._guesses.get(slot, 0)
+        if right > position:
+            raise EngineError(f"{right} rows of a log before position {position}", code="engine-internal")
         if guesses and not guesses < rows <= DELTA_ROWS - right:
             raise EngineError(f"{rows} rows with {guesses} guesses; allowed: {guesses + 1}..{DELTA_ROWS - right}")
         return self._address + self._rooms[slot] * self._stride, right, guesses
