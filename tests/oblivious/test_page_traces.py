@@ -95,7 +95,8 @@ def test_choices_have_one_trace(sampling: Sampling, tmp_path: Path) -> None:
     Sampling(seed=5, tfs_z=0.9), Sampling(seed=5, top_n_sigma=2.0), Sampling(seed=5, top_k=600),
     Sampling(seed=5, epsilon_cutoff=2.0, eta_cutoff=3.0), Sampling(seed=5, xtc_probability=1.0, xtc_threshold=0.02),
     Sampling(seed=5, mirostat=1), Sampling(seed=5, mirostat=2), Sampling(temperature=0.0),
-    Sampling(seed=5, logit_bias={7: 1.0}, repeat_penalty=1.2, frequency_penalty=0.5, dry_multiplier=1.0),
+    Sampling(seed=5, logit_bias={7: 1.0}, repeat_penalty=1.2, frequency_penalty=0.5, dry_multiplier=1.0,
+             dry_penalty_last_n=1024),
     Sampling(seed=5, top_logprobs=9)], ids=range(13))
 def test_whole_rows_have_one_trace(sampling: Sampling, tmp_path: Path) -> None:
     """So have samplers that leave any number of tokens, under a mask that allows any."""
