@@ -138,7 +138,7 @@ def test_the_ends_of_a_draw() -> None:
 
 @pytest.mark.parametrize(("sampling", "named"), [
     (Sampling(samplers=("top_k", "penalties"), top_k=40, presence_penalty=0.5), "no penalties after"),
-    (Sampling(samplers=("temperature", "dry"), temperature=0.0, dry_multiplier=1.0, dry_penalty_last_n=9), "no dry after"),
+    (Sampling(samplers=("temperature", "dry"), temperature=0.0, dry_multiplier=1.0, dry_penalty_last_n=9), "no dry"),
     (Sampling(samplers=("min_p", "dry", "penalties"), min_p=0.1, dry_multiplier=1.0, dry_penalty_last_n=9,
               repeat_penalty=2.0), "dry, pen"),
     (Sampling(dry_multiplier=1.0), "no dry_penalty_last_n of -1"),

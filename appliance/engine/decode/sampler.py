@@ -220,7 +220,8 @@ class Sampler:
 
     def _draw(self, candidates: Candidates) -> int:
         """Step 6."""
-        if candidates.count == 1 and candidates.ids is not None and self._mirostat is None:
+        plain = self._scratch.sweep is None and self._mirostat is None
+        if plain and candidates.count == 1 and candidates.ids is not None:
             return candidates.token(0)
         weights = candidates.weights()
         place = invert(weights, self._uniform(_DOMAIN), self._scratch)
@@ -265,8 +266,8 @@ def check_sweeping(sampling: Sampling) -> None:
         ("repeat_last_n", "penalties", sampling.repeat_penalty != 1.0), ("dry_penalty_last_n", "dry", penalised["dry"]))
         if on and sampler in sampling.samplers and not 0 <= getattr(sampling, window) <= MOST_LAST]
     if wide:
-        raise EngineError(f'privacy.memory_access = "oblivious" goes with no {", ".join(wide)} of -1 (all) or more than '
-                          f"{MOST_LAST}", code="memory-access", hint=f"ask for 0 to {MOST_LAST}")
+        raise EngineError(f'privacy.memory_access = "oblivious" goes with no {", ".join(wide)} of -1 (all) or more '
+                          f"than {MOST_LAST}", code="memory-access", hint=f"ask for 0 to {MOST_LAST}")
     if late:
         raise EngineError(f'privacy.memory_access = "oblivious" goes with no {", ".join(late)} after samplers that '
                           "drop tokens", code="memory-access", hint="name penalties and dry first among samplers")

@@ -17,7 +17,7 @@ from appliance.kernels.runtime.table import KernelTable
 from appliance.secure.locked import LockedBuffer
 
 MOST = 511
-"""The most logits of a short list: they and their tokens take a page each."""
+"""The most logits of a short row, which goes on in rows of its own."""
 HOLE = np.finfo(np.float32).min
 """A logit without weight."""
 _PAGE, _CHUNK, _LINE = 4096, 256, 64
@@ -38,7 +38,8 @@ def _filled(vocabulary: int) -> tuple[int, int]:
 def rows_nbytes(vocabulary: int) -> int:
     """Bytes of the rows of such choices."""
     count, power = _filled(vocabulary)
-    return 2 * _PAGE + 6 * (4 * count + 2 * _PAGE) + 2 * (8 * power + _PAGE)
+    short = rows_nbytes(MOST) if vocabulary > MOST else 0
+    return 2 * _PAGE + 6 * (4 * count + 2 * _PAGE) + 2 * (8 * power + _PAGE) + short
 
 
 class Rows:
@@ -67,14 +68,12 @@ class Sweep:
         self._sort, self._add_up = kernels.function("sort_pairs"), kernels.function("add_up")
         self._place, self._row = kernels.function("place_of_draw"), kernels.function("token_row")
         self._spare = LockedBuffer(_PAGE, "activations")
+        self.short = Sweep(kernels, MOST) if vocabulary > MOST else None  # rows of `MOST`
 
     def highest(self, logits: NDArray[np.float32], count: int) -> Mask:
         """Mark the `count` highest, as `ordering.highest` chooses them."""
         marks = self.rows.marks[:logits.size]
-        if count >= logits.size:
-            marks.fill(1)
-        else:
-            self._mark(logits.ctypes.data, logits.size, count, marks.ctypes.data)
+        self._mark(logits.ctypes.data, logits.size, min(count, logits.size), marks.ctypes.data)
         mask: Mask = marks != 0
         return mask
 
@@ -158,6 +157,8 @@ class Sweep:
         """Overwrite everything with zeros."""
         for part in (*self.rows.parts, self._spare):
             part.wipe()
+        if self.short is not None:
+            self.short.wipe()
 
 
 def chosen(mask: Mask, yes: Logits, no: Logits | np.float32, out: Logits) -> Logits:
