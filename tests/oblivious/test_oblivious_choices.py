@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -98,6 +100,22 @@ def test_adjusted(sampling: Sampling) -> None:
             assert wanted == found
             for each in samplers:
                 each.accept(wanted.token)
+
+
+def test_counts_of_a_long_answer_take_no_longer() -> None:
+    """What is counted already is not counted again, so a token of a long answer costs what the first one does."""
+    sampler = Sampler(Sampling(seed=1, frequency_penalty=0.1), (), 5000, Scratch(5000, kernels(), sweeps=True))
+    times = []
+    for number in range(2):
+        for token in range(50_000 * number):
+            sampler.accept(token % 5000)
+        sampler.choose(np.zeros(5000, np.float32))
+        sampler.accept(7)
+        began = time.thread_time()
+        for _ in range(9):
+            sampler.choose(np.zeros(5000, np.float32))
+        times.append(time.thread_time() - began)
+    assert times[1] < 3 * times[0]
 
 
 def test_guidance() -> None:

@@ -139,11 +139,14 @@ class Sweep:
         order = np.argsort(np.negative(some, out=rows.low.view(np.float32)[:count]), kind="stable")
         return own, [(int(rows.tokens[place]), float(some[place])) for place in order]
 
-    def sums(self, tokens: Sequence[int], values: NDArray[np.int32] | None = None, *, highest: bool = False) -> Whole:
+    def sums(self, tokens: Sequence[int], values: NDArray[np.int32] | None = None, *, highest: bool = False,
+             before: Whole | None = None) -> Whole:
         """A row (vocabulary,) with the sum of values of each token, or with the highest of them.
-        Without values each counts one."""
+        Without values each counts one. `before`: a row that they are added to."""
         row, places = self.rows.sums, np.array(tokens, np.int64)
         row.fill(0)
+        if before is not None:
+            np.copyto(row[:before.size], before)
         values = np.ones(places.size, np.int32) if values is None else values
         self._add_up(row.ctypes.data, -(-row.nbytes // _PAGE), places.ctypes.data, values.ctypes.data, places.size,
                      int(highest))
