@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from appliance.engine.decode.chain.ordering import highest
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.chain.sweeping import MOST
 from appliance.engine.decode.generation import GenerationRequest, check_sweeping
-from appliance.engine.decode.sampler import Sampler, Sampling, invert, log_probabilities
+from appliance.engine.decode.sampler import MOST_LAST, Sampler, Sampling, invert, log_probabilities
 from appliance.errors import EngineError
 from tests.support.extent import examples
 from tests.support.oblivious import kernels
@@ -38,10 +40,10 @@ ADJUSTED = (
     Sampling(seed=1, logit_bias={0: 4.0, 1: -3.5, 2: 1e30}), Sampling(seed=2, repeat_penalty=1.3),
     Sampling(seed=3, repeat_penalty=0.7, repeat_last_n=3, temperature=0.0),
     Sampling(seed=4, presence_penalty=1.5, frequency_penalty=0.25), Sampling(seed=5, frequency_penalty=-1.0, top_k=40),
-    Sampling(seed=6, dry_multiplier=2.0, dry_breakers=((1,), (2, 1))),
+    Sampling(seed=6, dry_multiplier=2.0, dry_penalty_last_n=MOST_LAST, dry_breakers=((1,), (2, 1))),
     Sampling(seed=7, dry_multiplier=0.8, dry_allowed_length=0, dry_penalty_last_n=6, dry_breakers=((1, 2),), top_p=0.9),
-    Sampling(seed=8, dry_multiplier=5.0, dry_allowed_length=1, dry_base=3.0, repeat_penalty=1.1, presence_penalty=0.5,
-             logit_bias={1: 2.0}, min_p=0.05),
+    Sampling(seed=8, dry_multiplier=5.0, dry_allowed_length=1, dry_base=3.0, dry_penalty_last_n=20,
+             repeat_penalty=1.1, presence_penalty=0.5, logit_bias={1: 2.0}, min_p=0.05),
     Sampling(seed=9, samplers=("temperature", "penalties", "top_k"), temperature=0.5, repeat_penalty=1.5, top_k=20),
     Sampling(seed=10, top_logprobs=5), Sampling(seed=11, top_logprobs=0, top_p=0.8))
 COUNT = examples(60, 3000)
@@ -100,6 +102,22 @@ def test_adjusted(sampling: Sampling) -> None:
                 each.accept(wanted.token)
 
 
+def test_counts_of_a_long_answer_take_no_longer() -> None:
+    """What is counted already is not counted again, so a token of a long answer costs what the first one does."""
+    sampler = Sampler(Sampling(seed=1, frequency_penalty=0.1), (), 5000, Scratch(5000, kernels(), sweeps=True))
+    times = []
+    for number in range(2):
+        for token in range(50_000 * number):
+            sampler.accept(token % 5000)
+        sampler.choose(np.zeros(5000, np.float32))
+        sampler.accept(7)
+        began = time.thread_time()
+        for _ in range(9):
+            sampler.choose(np.zeros(5000, np.float32))
+        times.append(time.thread_time() - began)
+    assert times[1] < 3 * times[0]
+
+
 def test_guidance() -> None:
     """So does guidance, before a mask that bars tokens."""
     size, rng = 500, np.random.default_rng(2)
@@ -138,13 +156,26 @@ def test_the_ends_of_a_draw() -> None:
 
 @pytest.mark.parametrize(("sampling", "named"), [
     (Sampling(samplers=("top_k", "penalties"), top_k=40, presence_penalty=0.5), "no penalties after"),
-    (Sampling(samplers=("temperature", "dry"), temperature=0.0, dry_multiplier=1.0), "no dry after"),
-    (Sampling(samplers=("min_p", "dry", "penalties"), min_p=0.1, dry_multiplier=1.0, repeat_penalty=2.0), "dry, pen")])
+    (Sampling(samplers=("temperature", "dry"), temperature=0.0, dry_multiplier=1.0, dry_penalty_last_n=9), "no dry"),
+    (Sampling(samplers=("min_p", "dry", "penalties"), min_p=0.1, dry_multiplier=1.0, dry_penalty_last_n=9,
+              repeat_penalty=2.0), "dry, pen"),
+    (Sampling(dry_multiplier=1.0), "no dry_penalty_last_n of -1"),
+    (Sampling(dry_multiplier=1.0, dry_penalty_last_n=MOST_LAST + 1), "no dry_penalty_last_n of .* more than 1024"),
+    (Sampling(repeat_penalty=1.1, repeat_last_n=8192), "no repeat_last_n of")])
 def test_refused(sampling: Sampling, named: str) -> None:
-    """A penalty for single tokens of a list is refused by name."""
+    """A penalty for single tokens of a list is refused by name, and so is a window whose time goes with its square."""
     with pytest.raises(EngineError, match=named) as caught:
         Sampler(sampling, (1,), 300, Scratch(300, kernels(), sweeps=True))
     assert "memory-access" == caught.value.code
+
+
+@pytest.mark.parametrize("sampling", [
+    Sampling(samplers=("top_k", "penalties"), top_k=40, presence_penalty=0.5, mirostat=2),
+    Sampling(samplers=("penalties",), dry_multiplier=1.0), Sampling(samplers=("dry",), repeat_last_n=8192),
+    Sampling(repeat_penalty=1.1, repeat_last_n=MOST_LAST, dry_multiplier=1.0, dry_penalty_last_n=MOST_LAST)])
+def test_taken(sampling: Sampling) -> None:
+    """What mirostat replaces, and what is off, is no reason to refuse."""
+    Sampler(sampling, (1,) * 2000, 300, Scratch(300, kernels(), sweeps=True))
 
 
 @pytest.mark.parametrize(("request_", "named"), [

@@ -59,15 +59,20 @@ def test_tokens_of_one_vocabulary_have_one_trace(tmp_path: Path) -> None:
     assert 1 == len(traces)
 
 
+def _parts(scratch: Scratch) -> list[tuple[int, int]]:
+    """The pages of rows of logits."""
+    memory = scratch._memory
+    start, end = -(-memory.address // PAGE) * PAGE, (memory.address + memory.nbytes) // PAGE * PAGE
+    sweeps = [each for each in (scratch.sweep, scratch.sweep and scratch.sweep.short) if each is not None]
+    return [(start, end - start)] + [(part.address, part.nbytes) for each in sweeps
+                                     for part in (*each.rows.parts, each._spare)]
+
+
 def _choices(sampling: Sampling, sweeps: bool, folder: Path, count: int, window: int = 4,
              masked: bool = False) -> int:
     """Different traces of so many choices. Each has its likely tokens elsewhere, and so have the answer and a mask."""
     scratch = Scratch(VOCABULARY, kernels(), sweeps=sweeps)
-    memory = scratch._memory
-    start, end = -(-memory.address // PAGE) * PAGE, (memory.address + memory.nbytes) // PAGE * PAGE
-    parts = [(start, end - start)] + [(each.address, each.nbytes) for each in (
-        [] if scratch.sweep is None else [*scratch.sweep.rows.parts, scratch.sweep._spare])]
-    tracer, traces, rng = PageTracer(parts, folder, window), set(), np.random.default_rng(3)
+    tracer, traces, rng = PageTracer(_parts(scratch), folder, window), set(), np.random.default_rng(3)
     for number in range(count):
         logits = rng.standard_normal(VOCABULARY).astype(np.float32)
         logits[(number * 997) % VOCABULARY:][:20] += 12.0
@@ -95,11 +100,32 @@ def test_choices_have_one_trace(sampling: Sampling, tmp_path: Path) -> None:
     Sampling(seed=5, tfs_z=0.9), Sampling(seed=5, top_n_sigma=2.0), Sampling(seed=5, top_k=600),
     Sampling(seed=5, epsilon_cutoff=2.0, eta_cutoff=3.0), Sampling(seed=5, xtc_probability=1.0, xtc_threshold=0.02),
     Sampling(seed=5, mirostat=1), Sampling(seed=5, mirostat=2), Sampling(temperature=0.0),
-    Sampling(seed=5, logit_bias={7: 1.0}, repeat_penalty=1.2, frequency_penalty=0.5, dry_multiplier=1.0),
+    Sampling(seed=5, logit_bias={7: 1.0}, repeat_penalty=1.2, frequency_penalty=0.5, dry_multiplier=1.0,
+             dry_penalty_last_n=1024),
     Sampling(seed=5, top_logprobs=9)], ids=range(13))
 def test_whole_rows_have_one_trace(sampling: Sampling, tmp_path: Path) -> None:
     """So have samplers that leave any number of tokens, under a mask that allows any."""
     assert 1 == _choices(sampling, True, tmp_path, 9, masked=True)
+
+
+@pytest.mark.parametrize("sampling", [
+    Sampling(seed=5, top_k=40), Sampling(seed=5, top_k=40, top_p=0.9), Sampling(seed=5, top_k=511, min_p=0.05),
+    Sampling(seed=5, top_k=600, tfs_z=0.9), Sampling(seed=5, top_k=40, tfs_z=0.9),
+    Sampling(seed=5, xtc_probability=1.0, xtc_threshold=0.1), Sampling(seed=5, mirostat=1),
+    Sampling(seed=5, mirostat=2), Sampling(seed=5, temperature=0.7, dynatemp_range=0.9)], ids=range(9))
+def test_few_candidates_have_the_trace_of_many(sampling: Sampling, tmp_path: Path) -> None:
+    """Masks that leave one token, as many as `top_k`, one more; and logits from flat ones to a single peak."""
+    vocabulary = 1100
+    scratch, rng, traces = Scratch(vocabulary, kernels(), sweeps=True), np.random.default_rng(4), set()
+    tracer = PageTracer(_parts(scratch), tmp_path, 4)
+    k = int(sampling.top_k) or 2
+    for left, spread in ((1, 1), (k, 1), (k + 1, 1), (1000, 1), (1000, 1e-6), (1000, 9), (1000, 500)):
+        allowed = np.isin(np.arange(vocabulary), rng.choice(vocabulary, left, replace=False))
+        logits = rng.standard_normal(vocabulary).astype(np.float32) * np.float32(spread)
+        with tracer.tracing():
+            Sampler(sampling, (), vocabulary, scratch).choose(logits, np.packbits(allowed, bitorder="little").tobytes())
+        traces.add(tracer.pages)
+    assert 1 == len(traces)
 
 
 def test_the_tracer_sees_the_plain_choice(tmp_path: Path) -> None:

@@ -25,14 +25,16 @@ from tests.support.server import Server, write_policy
 ASKED = {"model": "demo", "messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 12}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {
     "type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}}}
-PENALISED = {"repeat_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.25, "dry_multiplier": 0.8}
+PENALISED = {"repeat_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.25, "dry_multiplier": 0.8,
+             "dry_penalty_last_n": 1024}
 DRAWN: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0}, "short": {"temperature": 0.9, "top_k": 40, "seed": 7}, "all": {"seed": 5},
     "nucleus": {"seed": 6, "top_k": 0, "top_p": 0.8, "temperature": 1.1},
     "penalised": {"seed": 8, "logit_bias": {"253": 3}, **PENALISED},
     "tokens": {"seed": 9, "logprobs": True, "top_logprobs": 3}, "ended": {"seed": 2, "ignore_eos": True},
     "schema": {"seed": 3, "response_format": SCHEMA}, "stopped": {"temperature": 0, "stop": ["is Par", "France"]}}
-REFUSED = {"penalties after": {"samplers": ["top_k", "penalties"], "top_k": 40, "presence_penalty": 0.5}}
+REFUSED = {"penalties after": {"samplers": ["top_k", "penalties"], "top_k": 40, "presence_penalty": 0.5},
+           "dry_penalty_last_n": {"dry_multiplier": 0.8}}
 ASKING = {"appliance-receipt": "1"}
 
 

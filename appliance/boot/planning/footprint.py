@@ -287,7 +287,7 @@ class Footprint:
         yield Line(f"{name}: vocabulary, names, vectors",
                    words_nbytes(self.tiles, self.roles, self.shape.vocabulary, self._template()))
         if self.sweeps:
-            yield Line(f"{name}: tables of tokens, swept", self._swept(self.shape.vocabulary))
+            yield Line(f"{name}: tables of tokens, swept", self._swept(self.shape.vocabulary, share.slots))
         slots, (slot, helper) = share.slots, self.slot
         state = state_nbytes(self.shape)
         kind = f"{self.model.kv_cache}, and a state of {kibibytes(state)}" if state else self.model.kv_cache
@@ -332,10 +332,11 @@ class Footprint:
         """Bytes that loading takes for a while."""
         return LOADING_BYTES if share.resident is None or self.tiles is None else 0
 
-    def _swept(self, vocabulary: int) -> int:
-        """Bytes of a row a token, of pairs, of texts' rooms up to 64 KiB, and of rows of logits."""
+    def _swept(self, vocabulary: int, slots: int) -> int:
+        """Bytes of a row a token, of pairs, of texts' rooms up to 64 KiB, of rows of logits, and of
+        an answer's row of counts."""
         row = max(64, 1 << (self.longest_token + 3).bit_length())  # bytes of a token are letters in the file
-        return vocabulary * (row + _PAIR_BYTES) + _SWEPT_TEXTS + rows_nbytes(vocabulary)
+        return vocabulary * (row + _PAIR_BYTES + 4 * slots) + _SWEPT_TEXTS + rows_nbytes(vocabulary)
 
     def _buffers(self, threads: int) -> int:
         """Tiles and a record (a plain file: its rows) for each thread, what is read ahead, what is

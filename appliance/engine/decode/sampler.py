@@ -107,6 +107,9 @@ class ChosenToken:
     top: tuple[tuple[int, float], ...] = ()  # (token, log-probability), best first
 
 
+MOST_LAST = 1024
+"""The most last tokens that `repeat_penalty` and DRY look at by sweeps: each writes in all pages of a
+row, and DRY compares each two of a prompt's."""
 Makers = Mapping[str, tuple[Callable[[Sampling, Sequence[int]], Adjustment], ...]]
 
 
@@ -219,7 +222,8 @@ class Sampler:
 
     def _draw(self, candidates: Candidates) -> int:
         """Step 6."""
-        if candidates.count == 1 and candidates.ids is not None and self._mirostat is None:
+        plain = self._scratch.sweep is None and self._mirostat is None
+        if plain and candidates.count == 1 and candidates.ids is not None:
             return candidates.token(0)
         weights = candidates.weights()
         place = invert(weights, self._uniform(_DOMAIN), self._scratch)
@@ -258,7 +262,14 @@ def check_sweeping(sampling: Sampling) -> None:
     for name in sampling.samplers:
         late += [name] if cut and penalised.get(name) else []
         cools = name == "temperature" and (sampling.temperature == 0.0 or sampling.dynatemp_range != 0.0)
-        cut |= cools or (name in NARROWINGS and any(_narrowing(NARROWINGS[name], sampling)))
+        narrows = name in NARROWINGS and not sampling.mirostat and any(_narrowing(NARROWINGS[name], sampling))
+        cut |= cools or narrows
+    wide = [window for window, sampler, on in (
+        ("repeat_last_n", "penalties", sampling.repeat_penalty != 1.0), ("dry_penalty_last_n", "dry", penalised["dry"]))
+        if on and sampler in sampling.samplers and not 0 <= getattr(sampling, window) <= MOST_LAST]
+    if wide:
+        raise EngineError(f'privacy.memory_access = "oblivious" goes with no {", ".join(wide)} of -1 (all) or more '
+                          f"than {MOST_LAST}", code="memory-access", hint=f"ask for 0 to {MOST_LAST}")
     if late:
         raise EngineError(f'privacy.memory_access = "oblivious" goes with no {", ".join(late)} after samplers that '
                           "drop tokens", code="memory-access", hint="name penalties and dry first among samplers")

@@ -83,6 +83,10 @@ class Candidates:
         """Keep the one with the highest logit, of equal ones the lowest id."""
         self.keep(np.array([self.logits.argmax()], np.int64))
 
+    def keep_or_best(self, mask: Mask, *, enough: bool) -> None:
+        """Keep those of a mask where it is `enough`, else the best, by the same steps."""
+        self.keep((mask & enough) | (np.arange(mask.size) == int(self.logits.argmax())))
+
     def token(self, place: int) -> int:
         """The token at a place among the candidates."""
         return place if self.ids is None else int(self.ids[place])
@@ -118,7 +122,7 @@ def below(logits: Logits, scratch: Scratch, temperature: float = 1.0) -> NDArray
     """(logit - the highest) / temperature of each (n,), at least `LOWEST`, in `wide`."""
     wide = scratch.widen(logits)
     np.subtract(wide, float(logits.max()), out=wide)
-    if temperature != 1.0:
+    if temperature != 1.0 or scratch.sweep is not None:
         with np.errstate(over="ignore"):
             np.divide(wide, temperature, out=wide)
     return np.maximum(wide, LOWEST, out=wide)

@@ -45,21 +45,18 @@ class Mirostat:
         """Keep candidates of no more surprise than the most; at least the best."""
         weights = candidates.weights()
         floor = min(exact.ln(exact.total(weights, candidates.scratch)) - self._most * _LN2, 0.0)
-        if floor < 0.0:
-            x = candidates.below()
-            candidates.keep(np.greater_equal(x, floor, out=candidates.scratch.mask[:x.size]))
-        else:
-            candidates.keep_best()
+        x = candidates.below()
+        candidates.keep_or_best(np.greater_equal(x, floor, out=candidates.scratch.mask[:x.size]), enough=floor < 0.0)
 
     def _first(self, candidates: Candidates) -> None:
         """Keep the k highest, with k from an estimate of how steep the distribution is."""
         count = candidates.count
-        k = self._k(candidates) if count > 1 else 1
-        candidates.keep(candidates.highest(k) if k < count else None)
+        k = self._k(candidates) if count > 1 or candidates.whole else 1
+        candidates.keep(candidates.highest(k) if k < count or candidates.whole else None)
 
     def _k(self, candidates: Candidates) -> int:
         """How many to keep; all where there is no estimate."""
-        count, scratch = min(candidates.count, _ESTIMATED), candidates.scratch
+        count, scratch = max(min(candidates.count, _ESTIMATED), 2), candidates.scratch  # behind one is a hole
         ordered = below(candidates.best(count), scratch, candidates.temperature)
         falls = np.subtract(ordered[:-1], ordered[1:], out=scratch.sums[:count - 1])
         np.multiply(falls, _STEPS[:count - 1], out=falls)

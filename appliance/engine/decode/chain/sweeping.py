@@ -17,7 +17,7 @@ from appliance.kernels.runtime.table import KernelTable
 from appliance.secure.locked import LockedBuffer
 
 MOST = 511
-"""The most logits of a short list: they and their tokens take a page each."""
+"""The most logits of a short row, which goes on in rows of its own."""
 HOLE = np.finfo(np.float32).min
 """A logit without weight."""
 _PAGE, _CHUNK, _LINE = 4096, 256, 64
@@ -38,7 +38,8 @@ def _filled(vocabulary: int) -> tuple[int, int]:
 def rows_nbytes(vocabulary: int) -> int:
     """Bytes of the rows of such choices."""
     count, power = _filled(vocabulary)
-    return 2 * _PAGE + 6 * (4 * count + 2 * _PAGE) + 2 * (8 * power + _PAGE)
+    short = rows_nbytes(MOST) if vocabulary > MOST else 0
+    return 2 * _PAGE + 6 * (4 * count + 2 * _PAGE) + 2 * (8 * power + _PAGE) + short
 
 
 class Rows:
@@ -67,14 +68,12 @@ class Sweep:
         self._sort, self._add_up = kernels.function("sort_pairs"), kernels.function("add_up")
         self._place, self._row = kernels.function("place_of_draw"), kernels.function("token_row")
         self._spare = LockedBuffer(_PAGE, "activations")
+        self.short = Sweep(kernels, MOST) if vocabulary > MOST else None  # rows of `MOST`
 
     def highest(self, logits: NDArray[np.float32], count: int) -> Mask:
         """Mark the `count` highest, as `ordering.highest` chooses them."""
         marks = self.rows.marks[:logits.size]
-        if count >= logits.size:
-            marks.fill(1)
-        else:
-            self._mark(logits.ctypes.data, logits.size, count, marks.ctypes.data)
+        self._mark(logits.ctypes.data, logits.size, min(count, logits.size), marks.ctypes.data)
         mask: Mask = marks != 0
         return mask
 
@@ -140,11 +139,14 @@ class Sweep:
         order = np.argsort(np.negative(some, out=rows.low.view(np.float32)[:count]), kind="stable")
         return own, [(int(rows.tokens[place]), float(some[place])) for place in order]
 
-    def sums(self, tokens: Sequence[int], values: NDArray[np.int32] | None = None, *, highest: bool = False) -> Whole:
+    def sums(self, tokens: Sequence[int], values: NDArray[np.int32] | None = None, *, highest: bool = False,
+             before: Whole | None = None) -> Whole:
         """A row (vocabulary,) with the sum of values of each token, or with the highest of them.
-        Without values each counts one."""
+        Without values each counts one. `before`: a row that they are added to."""
         row, places = self.rows.sums, np.array(tokens, np.int64)
         row.fill(0)
+        if before is not None:
+            np.copyto(row[:before.size], before)
         values = np.ones(places.size, np.int32) if values is None else values
         self._add_up(row.ctypes.data, -(-row.nbytes // _PAGE), places.ctypes.data, values.ctypes.data, places.size,
                      int(highest))
@@ -158,6 +160,8 @@ class Sweep:
         """Overwrite everything with zeros."""
         for part in (*self.rows.parts, self._spare):
             part.wipe()
+        if self.short is not None:
+            self.short.wipe()
 
 
 def chosen(mask: Mask, yes: Logits, no: Logits | np.float32, out: Logits) -> Logits:

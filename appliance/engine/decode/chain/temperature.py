@@ -3,6 +3,8 @@ it."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.candidates import Candidates
 
@@ -15,14 +17,18 @@ def cool(candidates: Candidates, temperature: float, spread: float, exponent: fl
     same.
     """
     if temperature > 0.0 and spread > 0.0:
-        if candidates.count == 1:
+        sweeps = candidates.scratch.sweep is not None
+        if candidates.count == 1 and not sweeps:
             return
         weights = candidates.weights()
         entropy = candidates.entropy(weights, exact.total(weights, candidates.scratch))
-        share = entropy / exact.ln(float(candidates.count))
+        share = entropy / exact.ln(float(max(candidates.count, 2)))
         power = exact.exp(exponent * exact.ln(share)) if share > 0.0 else float(exponent == 0.0)
         low = max(0.0, temperature - spread)
         temperature = low + (temperature + spread - low) * power
+        if sweeps:
+            candidates.keep_or_best(np.ones(candidates.logits.size, np.bool_), enough=temperature > 0.0)
+            temperature = temperature or 1.0
     if temperature > 0.0:
         candidates.temperature *= temperature
     else:

@@ -6,6 +6,8 @@ the token lies in the tail.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from appliance.engine.decode.chain import exact
@@ -42,11 +44,9 @@ def head(candidates: Candidates, share: float) -> Ids | None:
     return None if place == count - 2 else np.sort(order[:max(place, 1)])
 
 
-def swept(candidates: SweptCandidates, share: float) -> Ids | Mask | None:
+def swept(candidates: SweptCandidates, share: float) -> Ids | Mask:
     """The same of a whole row: what lies behind the candidates has no curvature."""
-    scratch, bends = candidates.scratch, candidates.count - 2
-    if bends <= 0:
-        return None
+    scratch, bends = candidates.scratch, max(candidates.count - 2, 0)
     whole = exact.total(candidates.weights(), scratch)
     ordered = exact.weights(candidates.ordered(), candidates.temperature, scratch)
     size = ordered.size
@@ -57,12 +57,11 @@ def swept(candidates: SweptCandidates, share: float) -> Ids | Mask | None:
     np.multiply(np.abs(bend, out=bend), inside, out=bend)
     cumulative = scratch.powers[:size - 2]
     bent = float(np.cumsum(bend, out=cumulative)[-1])
-    if bent > _FLAT:
-        np.divide(bend, bent, out=bend)
-    else:
-        np.multiply(inside, 1.0 / bends, out=bend)
+    flat = bent <= _FLAT
+    np.divide(bend, math.inf if flat else bent, out=bend)
+    np.add(bend, np.multiply(inside, flat / max(bends, 1), out=cumulative), out=bend)
     place = int(np.count_nonzero((np.cumsum(bend, out=cumulative) <= share) & inside))
-    return None if place == bends else candidates.highest(max(place, 1))
+    return candidates.highest(candidates.count if place == bends else max(place, 1))
 
 
 STAGE = Narrowing(("tfs_z",), head, sweep=swept)

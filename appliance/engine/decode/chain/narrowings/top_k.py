@@ -8,7 +8,7 @@ from appliance.engine.decode.chain.sweeping import Mask
 
 def first(candidates: Candidates, count: float) -> Ids | Mask | None:
     """The `count` highest candidates; None where there are no more."""
-    return candidates.highest(int(count)) if count < candidates.count else None
+    return candidates.highest(int(count)) if candidates.whole or count < candidates.count else None
 
 
 STAGE = Narrowing(("top_k",), first)

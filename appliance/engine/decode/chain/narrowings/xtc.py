@@ -25,8 +25,6 @@ def without_top(candidates: Candidates, probability: float, threshold: float) ->
     scratch, weights = candidates.scratch, candidates.weights()
     floor = max(threshold * exact.total(weights, scratch), math.ulp(0.0))  # without what a mask barred
     top = np.greater_equal(weights, floor, out=scratch.mask[:weights.size])
-    if np.count_nonzero(top) < 2:
-        return None
     logits, places = candidates.logits, np.arange(weights.size)
     some = chosen(top, logits, np.float32(np.inf), scratch.wide.view(np.float32)[:logits.size])
     last = int((places * (some == some.min())).max())

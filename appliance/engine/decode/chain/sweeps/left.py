@@ -1,4 +1,4 @@
-"""The candidates that are left, in rows that are as long as the vocabulary whatever is left."""
+"""The candidates that are left, in rows whose length does not depend on what is left."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 
 from appliance.engine.decode.chain.candidates import Candidates, Ids, Logits
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.sweeping import HOLE, MOST, Mask, Reals, Sweep, Whole, Wide
+from appliance.engine.decode.chain.sweeping import HOLE, Mask, Reals, Sweep, Whole, Wide
 
 _NUMBER = np.iinfo(np.int64).max
 _HOLE_BITS = int(HOLE.view(np.int32))
 
 
 class SweptCandidates(Candidates):
-    """They stand in front, in ascending order of tokens. Of a list of no more than `MOST`, which
-    takes a page, what is left is a list of places again."""
+    """They stand in front, in ascending order of tokens. Where no more than `MOST` can be left, the
+    rows are short ones."""
 
     def __init__(self, logits: Logits, scratch: Scratch, sweep: Sweep, uniform: Callable[[bytes], float]) -> None:
         """As `Candidates`."""
@@ -40,58 +40,48 @@ class SweptCandidates(Candidates):
     def count(self) -> int:
         """How many are left."""
         self._settle()
-        return self._left if self.whole else super().count
+        return self._left
 
     def keep(self, which: Ids | Mask | None) -> None:
-        """As `Candidates.keep`, of a whole row by a mask."""
-        if not self.whole:
-            super().keep(which)
-        elif which is not None:
+        """As `Candidates.keep`, by a mask."""
+        if which is not None:
             self._forward(which.astype(np.bool_) & (self.places[:which.size] < self._left))
 
     def keep_best(self) -> None:
         """Keep the one with the highest logit, of equal ones the lowest token."""
-        if self.whole:
-            place, value = int(self.logits.argmax()), self.logits.max()
-            token, rows = self.token(place), self._sweep.rows
-            rows.logits[0], rows.tokens[0], self._left = value, token, 1
-            self._shorten()
-        else:
-            super().keep_best()
+        place, value = int(self.logits.argmax()), self.logits.max()
+        token = self.token(place)
+        self._shorten()
+        rows = self._sweep.rows
+        rows.logits.fill(HOLE)
+        rows.logits[0], rows.tokens[0], self._left = value, token, 1
+        self._all, self._tokens, self._own = rows.logits, rows.tokens, True
 
     def keep_highest(self, count: int) -> None:
-        """Keep the `count` highest, at most `MOST`."""
-        if count < self.count:
-            self.keep(self.highest(count))
-        if self.whole and self._tokens is not None and self._left <= min(count, MOST):
-            self._shorten()
+        """Keep the `count` highest, at most `MOST`, and go on with short rows."""
+        self.keep(self.highest(count))
+        self._shorten()
 
     def token(self, place: int) -> int:
         """The token at a place among the candidates."""
-        if self._tokens is None:
-            return super().token(place)
-        return int(self._sweep.number(self._tokens, place) if self.whole else self._tokens[super().token(place)])
+        return place if self._tokens is None else int(self._sweep.number(self._tokens, place))
 
     def at(self, values: Reals, place: int) -> float:
         """The value of the candidate at a place."""
-        if not self.whole:
-            return super().at(values, place)
         keys = self._sweep.rows.keys.view(np.float64)
         np.copyto(keys[:values.size], values)
         return float(self._sweep.number(keys, place))
 
-    def highest(self, count: int) -> Ids | Mask:
-        """The `count` highest, of a whole row by a mask."""
-        if not self.whole:
-            return super().highest(count)
+    def highest(self, count: int) -> Mask:
+        """Mark the `count` highest."""
         return self._sweep.highest(self.logits, min(count, self.count))
 
     def best(self, count: int) -> Logits:
         """The logits of the `count` highest, in descending order."""
-        return self.ordered()[:count] if self.whole else super().best(count)
+        return self.ordered()[:count]
 
     def ordered(self) -> Logits:
-        """All logits of a whole row, the highest first."""
+        """All logits, the highest first."""
         logits, keys = self.logits, self._sweep.rows.keys[:self.logits.size]
         wide = np.negative(self.scratch.widen(logits), out=self.scratch.wide[:logits.size])
         bits = np.add(wide, 0.0, out=wide).view(np.int64)  # one of both zeros
@@ -99,7 +89,7 @@ class SweptCandidates(Candidates):
         return self.by(np.bitwise_xor(bits, keys, out=keys))
 
     def by(self, keys: Wide) -> Logits:
-        """All logits of a whole row in the order of their keys (n,), the least first."""
+        """All logits in the order of their keys (n,), the least first."""
         return self._sweep.sort(keys, self.logits).view(np.float32)
 
     def first(self, keys: Wide, count: int) -> Mask:
@@ -127,7 +117,10 @@ class SweptCandidates(Candidates):
         self._all, self._tokens, self._own = rows.logits, rows.tokens, True
 
     def _shorten(self) -> None:
-        """Go on with a list in the first pages."""
-        rows = self._sweep.rows
-        self._all, self._tokens, self._own = rows.logits[:self._left], rows.tokens[:self._left], True
-        self.whole = False
+        """Go on with short rows, where the vocabulary is longer."""
+        if self._sweep.short is not None:
+            rows, self._sweep = self._sweep.rows, self._sweep.short
+            short, self.places = self._sweep.rows, self._sweep.rows.places
+            np.copyto(short.logits, rows.logits[:short.count])
+            np.copyto(short.tokens, rows.tokens[:short.count])
+            self._all, self._tokens, self._own = short.logits, short.tokens, True

@@ -52,19 +52,23 @@ class TallyRepeats(Repeats):
 
 
 class TallyCounts(CountPenalty):
-    """`CountPenalty` by a row of counts."""
+    """`CountPenalty` by a row of counts, which is kept from token to token."""
 
     def __init__(self, frequency: float, presence: float) -> None:
         super().__init__(frequency, presence)
-        self._tokens: list[int] = []
+        self._tokens: list[int] = []  # that are not in the row yet
+        self._row: Whole | None = None
 
     def asks(self) -> bool:
         """Tell whether the request asks for it."""
-        return (self._frequency != 0.0 or self._presence != 0.0) and bool(self._tokens)
+        return (self._frequency != 0.0 or self._presence != 0.0) and (bool(self._tokens) or self._row is not None)
 
     def apply(self, logits: Logits, scratch: Scratch) -> None:
         """Adjust the logits in place."""
-        times = _sweep(scratch).sums(self._tokens)
+        times = _sweep(scratch).sums(self._tokens, before=self._row)
+        self._row = np.zeros(logits.size, np.int32) if self._row is None else self._row
+        np.copyto(self._row, times)
+        self._tokens.clear()
         wide, less = scratch.wide[:logits.size], scratch.some[:logits.size]
         np.multiply(times, self._frequency, out=wide)
         np.copyto(less, np.add(wide, self._presence, out=wide), casting="same_kind")
