@@ -33,7 +33,7 @@ class Trust:
     attestation_keys: Sequence[str] = ()
     roots: Roots = VENDORS
     policy: bytes | None = None  # its digest
-    attacks: Sequence[str] = tuple(ATTACKS)  # those that have to be tried, where they say something
+    attacks: Sequence[str] = tuple(ATTACKS)  # all of them have to be tried, where they say something
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ def of(azure_report: bytes, service: tuple[str, int] = SERVICE, seconds: float =
 
 
 def _asked(body: bytes, service: tuple[str, int], seconds: float) -> bytes:
-    """The whole answer to one request, which ends with the connection. Raises OSError for one that
-    is not there in time, or too long."""
+    """The whole answer to one request, which ends with the connection. Raises OSError if it is
+    late or too long."""
     head = f"POST /acc/tdquote HTTP/1.0\r\nHost: {service[0]}\r\nContent-Type: application/json\r\n"
     with socket.create_connection(service, seconds) as connection:
         stream = Bounded(connection)
