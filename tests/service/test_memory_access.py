@@ -33,7 +33,8 @@ DRAWN: dict[str, dict[str, Any]] = {
     "penalised": {"seed": 8, "logit_bias": {"253": 3}, **PENALISED},
     "tokens": {"seed": 9, "logprobs": True, "top_logprobs": 3}, "ended": {"seed": 2, "ignore_eos": True},
     "schema": {"seed": 3, "response_format": SCHEMA}, "stopped": {"temperature": 0, "stop": ["is Par", "France"]}}
-REFUSED = {"penalties after": {"samplers": ["top_k", "penalties"], "top_k": 40, "presence_penalty": 0.5},
+REFUSED: dict[str, dict[str, Any]] = {
+    "penalties after": {"samplers": ["top_k", "penalties"], "top_k": 40, "presence_penalty": 0.5},
            "dry_penalty_last_n": {"dry_multiplier": 0.8}}
 ASKING = {"appliance-receipt": "1"}
 
