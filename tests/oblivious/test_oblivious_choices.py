@@ -161,7 +161,8 @@ def test_the_ends_of_a_draw() -> None:
               repeat_penalty=2.0), "dry, pen"),
     (Sampling(dry_multiplier=1.0), "no dry_penalty_last_n of -1"),
     (Sampling(dry_multiplier=1.0, dry_penalty_last_n=MOST_LAST + 1), "no dry_penalty_last_n of .* more than 1024"),
-    (Sampling(repeat_penalty=1.1, repeat_last_n=8192), "no repeat_last_n of")])
+    (Sampling(repeat_penalty=1.1, repeat_last_n=8192), "no repeat_last_n of"),
+    (Sampling(temperature=1e-39), "no temperature of 1e-39")])
 def test_refused(sampling: Sampling, named: str) -> None:
     """A penalty for single tokens of a list is refused by name, and so is a window whose time goes with its square."""
     with pytest.raises(EngineError, match=named) as caught:

@@ -110,6 +110,7 @@ class ChosenToken:
 MOST_LAST = 1024
 """The most last tokens that `repeat_penalty` and DRY look at by sweeps: each writes in all pages of a
 row, and DRY compares each two of a prompt's."""
+_COLDEST = 1e-30  # under sweeps: logits over less overflow, and the largest float32 marks tokens that are barred
 Makers = Mapping[str, tuple[Callable[[Sampling, Sequence[int]], Adjustment], ...]]
 
 
@@ -267,6 +268,9 @@ def check_sweeping(sampling: Sampling) -> None:
     wide = [window for window, sampler, on in (
         ("repeat_last_n", "penalties", sampling.repeat_penalty != 1.0), ("dry_penalty_last_n", "dry", penalised["dry"]))
         if on and sampler in sampling.samplers and not 0 <= getattr(sampling, window) <= MOST_LAST]
+    if 0.0 < sampling.temperature < _COLDEST and "temperature" in sampling.samplers:
+        raise EngineError(f'privacy.memory_access = "oblivious" goes with no temperature of {sampling.temperature}',
+                          code="memory-access", hint=f"ask for 0, or for {_COLDEST} or more")
     if wide:
         raise EngineError(f'privacy.memory_access = "oblivious" goes with no {", ".join(wide)} of -1 (all) or more '
                           f"than {MOST_LAST}", code="memory-access", hint=f"ask for 0 to {MOST_LAST}")
