@@ -132,6 +132,8 @@ class Times:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Add a phase of a test to its sum."""
+        if not hasattr(report, "processor"):  # of a worker that crashed
+            return
         for seconds, more in ((self.tests[report.nodeid], (report.duration, report.processor)),
                               *((self.fixtures[name], taken) for name, *taken in report.fixtures)):
             for place, each in enumerate(more):
