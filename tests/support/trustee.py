@@ -14,6 +14,7 @@ import ssl
 import struct
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -82,7 +83,7 @@ class RefusalError(Exception):
         self.status = status
 
 
-class _Serving(ThreadingHTTPServer):
+class _Serving(ThreadingHTTPServer, ABC):
     daemon_threads = True
 
     def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
@@ -93,9 +94,9 @@ class _Serving(ThreadingHTTPServer):
     def port(self) -> int:
         return int(self.server_address[1])
 
+    @abstractmethod
     def answer(self, method: str, path: str, cookie: str, body: bytes) -> tuple[Any, str | None]:
         """A body to send as JSON, and a session to set."""
-        raise NotImplementedError
 
 
 class Kbs(_Serving):

@@ -171,12 +171,13 @@ def test_an_answer_that_cannot_go_on_fails_alone():
         good = GenerationRequest((1, 300, 301), 30, Sampling(seed=1), ignore_end=True)
         expected = [each.token for each in engine.generate(good)]
         scheduler, tokens, errors = Scheduler(engine), [], []
-        bad = GenerationRequest((1, 300), 5, Sampling(seed=1), constraint=_Stuck())
-        handles = [scheduler.submit(good, "a", lambda each: tokens.append(each.token)),
-                   scheduler.submit(bad, "b", lambda each: None, errors.append)]
+        handles = [scheduler.submit(good, "a", lambda each: tokens.append(each.token))]
+        for constraint in (_Stuck(), _Broken(engine.tokenizer.vocab_size)):
+            bad = GenerationRequest((1, 300), 5, Sampling(seed=1), constraint=constraint)
+            handles.append(scheduler.submit(bad, "b", lambda each: None, errors.append))
         assert all(handle.wait(60) for handle in handles)
         scheduler.close()
-        assert (expected, ["constraint-stuck"]) == (tokens, [error.code for error in errors])
+        assert (expected, ["constraint-stuck", "engine-internal"]) == (tokens, [error.code for error in errors])
 
 
 class _Stuck:
@@ -196,6 +197,19 @@ class _Stuck:
 
     def forced(self):
         return []
+
+
+class _Broken(_Stuck):
+    """A constraint that fails in a way that nobody foresaw."""
+
+    def __init__(self, vocabulary):
+        self._mask = b"\xff" * -(-vocabulary // 8)
+
+    def mask(self):
+        return self._mask
+
+    def accept(self, token):
+        raise IndexError(token)
 
 
 def test_the_mask_comes_after_all_adjustments():
