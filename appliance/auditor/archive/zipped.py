@@ -91,6 +91,8 @@ def read(data: bytes, most: Callable[[str], int]) -> Mapping[str, Entry]:
     found: dict[str, Entry] = {}
     at, start = 0, place
     for number in range(count):
+        if at == start:
+            raise damaged("the archive's end", f"it counts {count} entries, and there are {number}")
         each, listed = _entry(data, number, at, place, start)
         if each.name in found:
             raise damaged(each.name, "it stands twice")
