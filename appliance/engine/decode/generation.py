@@ -263,7 +263,16 @@ class Generation:
 
     def branch(self, logits: Logits) -> tuple[Advance, Moves]:
         """Take the next step of a beam search, by the logits after each live text: a row
-        for each. Its first events have no text; the last ones have all of it."""
+        for each. Its first events have no text; the last ones have all of it. Where there is no
+        next step this search fails, and no other answer with it."""
+        try:
+            return self._branch(logits)
+        except EngineError as error:
+            return Advance(None, self._ends_of(FAILED), error), Moves((), ())
+        except (ArithmeticError, LookupError, ValueError) as error:  # a defect, which other answers do not share
+            return Advance(None, self._ends_of(FAILED), internal(error)), Moves((), ())
+
+    def _branch(self, logits: Logits) -> tuple[Advance, Moves]:
         search, beam = self.search, self.request.beam
         if search is None or beam is None:
             raise EngineError("an answer without beam search")
@@ -271,9 +280,8 @@ class Generation:
         for each in logits:
             row = each[:self._vocabulary]
             if not np.isfinite(row.max()):
-                error = EngineError("the model produced logits that are not numbers",
-                                    hint="the model file is damaged, or its weights overflow in this format")
-                return Advance(None, self._ends_of(FAILED), error), Moves((), ())
+                raise EngineError("the model produced logits that are not numbers",
+                                  hint="the model file is damaged, or its weights overflow in this format")
             if suppressed := self._tokenizer.suppressed:
                 row = row.copy()
                 row[list(suppressed)] = -np.inf

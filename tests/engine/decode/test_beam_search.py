@@ -197,6 +197,34 @@ def _text(engine: Engine, tokens: Sequence[int]) -> str:
     return "".join(map(stream.push, tokens))
 
 
+class _Broken(BeamSearch):
+    """A search that fails in a way that nobody foresaw."""
+
+    def step(self, best: object) -> Moves:
+        raise IndexError(best)
+
+
+def test_a_search_that_cannot_go_on_fails_alone() -> None:
+    """Its results all end, with an error; an answer beside it goes on."""
+    with running("tied", context=256, slots=3) as engine:
+        batcher = engine.acquire()
+        made = [Generation(each, engine.tokenizer, engine.tokenizer.vocab_size, engine.context, engine._scratch)
+                for each in (asked(2, 4), GenerationRequest((1, 5, 6), 40, ignore_end=True))]
+        made[0].search = _Broken(Beam(2), len(PROMPT), 4, ())
+        items = [batcher.add(each) for each in made]
+        search, failed = items[0], []
+        while not all(each.finished for each in made):
+            failed += [advance for one, advance in batcher.run() if one is search]
+            if made[0].finished and search in items:
+                items.remove(search)
+                batcher.remove(search)
+        batcher.remove(items.pop())
+        engine.release()
+        assert ["engine-internal"] == [each.error.code for each in failed if each.error is not None]
+        assert [0, 1] == [event.choice for each in failed for event in each.events if isinstance(event, End)]
+        assert 40 == len(made[1].tokens)
+
+
 def test_beside_others_and_cancelled() -> None:
     """A search beside other answers has the same texts; what is cancelled ends all its choices, and gives all back."""
     with running("tied", context=256, slots=6) as engine:
