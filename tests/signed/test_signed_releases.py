@@ -59,7 +59,7 @@ def test_the_files_are_what_the_format_says(folder: Path) -> None:
     for number, line in enumerate(lines):
         record = json.loads(line)
         assert line == json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
-        assert (number, leaves[-1].hex() if leaves else None) == (record["seq"], record["prev"])
+        assert (1, number, leaves[-1].hex() if leaves else None) == (record["v"], record["seq"], record["prev"])
         leaves.append(hashlib.sha256(b"\0" + line).digest())
 
     text, _, line = (folder / "checkpoint").read_text().partition("\n\n")
@@ -75,6 +75,8 @@ def test_what_a_verifier_is_told(folder: Path) -> None:
     assert "holds" == found.finding(TWO, POLICY, now, None).outcome
     assert "the builder revoked the measurements" == found.finding(ONE, POLICY, now, None).detail
     assert "fails" == found.finding("4d" * 48, POLICY, now, None).outcome
+    both = found.finding(ONE, POLICY, now + timedelta(days=30), timedelta(days=30)).detail
+    assert both.startswith("the builder revoked the measurements; its newest record is of 2026-03-02")
     assert "holds" == found.finding(None, "4d" * 48, now, timedelta(days=1)).outcome
     old = found.finding(TWO, POLICY, now + timedelta(days=30), timedelta(days=30))
     assert ("fails", "its newest record is of 2026-03-02T09:00:00Z, older than 30 days, 0:00:00") == (

@@ -49,6 +49,21 @@ def test_other_texts_are_no_checkpoints(text: str) -> None:
         reading.head(text)
 
 
+def test_two_lines_of_one_key_are_none() -> None:
+    """Which of them counts is nobody's choice."""
+    line = note.sign(HERE.text, HERE.origin, PRIVATE)
+    with pytest.raises(NoteError, match="two signatures by appliance/audit/00"):
+        KEY.check(Note(HERE.text, (line, line)))
+
+
+def test_at_most_so_many_lines_are_read() -> None:
+    """Sixty-four, and not one more."""
+    line = note.sign(HERE.text, HERE.origin, PRIVATE).line()
+    assert 64 == len(note.parse_lines(64 * line))
+    with pytest.raises(NoteError, match="too many"):
+        note.parse_lines(65 * line)
+
+
 _TEXT, _LINES = SAID.split("\n\n")
 
 
