@@ -37,7 +37,7 @@ def _igvm(args: argparse.Namespace) -> int:
 
 
 def _described(found: Launch) -> dict[str, Any]:
-    """What a launch says, for people and for machines."""
+    """Return the launch as plain values."""
     firmware = found.firmware()
     return {
         "launch_digest": found.digest.hex(), "guest_policy": None if found.policy is None else f"{found.policy:#x}",

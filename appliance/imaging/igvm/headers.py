@@ -90,7 +90,8 @@ class ParameterInsert:
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """A directive that adds nothing to the launch digest: a parameter, required memory, an ID block."""
+    """A directive without a part in the launch digest: a parameter, required memory, an ID block.
+    """
 
     kind: int
     record: bytes

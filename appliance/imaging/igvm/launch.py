@@ -1,7 +1,7 @@
 """The SEV-SNP launch that an IGVM file lays out, and its digest.
 
-Pages are measured in the order of their headers, then the save areas in the order of virtual CPUs. A
-page without content counts as a page of zeros, as the format says and QEMU does it: QEMU's own
+Pages are measured in the order of their headers, then the save areas in the order of virtual CPUs.
+A page without content counts as a page of zeros, as the format says and QEMU does it. QEMU's own
 layout has the type ZERO there, so the same pages give another digest. Files whose digest depends
 on the loader are refused.
 
@@ -35,7 +35,7 @@ _FEATURES_AT, _RDX_AT, _SNP_ACTIVE = 0x3B0, 0x310, 1
 
 @dataclass(frozen=True)
 class Launch:
-    """What a file lays out for SEV-SNP. `pages` are those of the guest in their order."""
+    """The launch on SEV-SNP. `pages` are those of the guest in their order."""
 
     pages: tuple[PageData, ...]
     save_areas: tuple[bytes, ...]
@@ -138,7 +138,8 @@ def _check_pages(pages: list[PageData], what: str) -> None:
 
 
 def _check_states(states: list[ProcessorState], what: str) -> None:
-    """What QEMU and KVM demand: every virtual CPU from 0 on, at one address, with the same features."""
+    """Check the demands of QEMU and KVM: every virtual CPU from 0 on, at one address, with the same
+    features."""
     if not 1 <= len(states) <= snp.MAX_VCPUS or [each.index for each in states] != list(range(len(states))):
         raise _bad(what, f"it needs the states of virtual CPUs from 0 on, at most {snp.MAX_VCPUS}, each once and in "
                    "order")

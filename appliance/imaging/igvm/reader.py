@@ -1,4 +1,4 @@
-"""Reads an IGVM file of version 1. What loaders understand differently is refused by name.
+"""Reads an IGVM file of version 1. A header that loaders understand differently is refused by name.
 
 The CRC-32 covers both headers and no content: it finds accidents. The launch digest covers what is
 measured.

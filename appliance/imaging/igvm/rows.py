@@ -79,7 +79,7 @@ def _bare(found: Launch) -> list[tuple[int, int, bool, bytes]]:
 
 
 def _model(path: Path, found: Launch, cpu_models: Sequence[str]) -> str:
-    """The CPU model of a signature: of several that share it, one that was named."""
+    """Return the CPU model of a signature. Several share one: a named model comes first."""
     for name in (*cpu_models, *snp.cpu_models()):
         if snp.signature(name) == found.signature:
             return name
