@@ -186,7 +186,7 @@ def _without(*places: int) -> list[Header]:
     ([*HEADS, fake_igvm.insert(1, 0x9000), *WHOLE[2:]], "not declared"),
     ([*HEADS, fake_igvm.area(1, 0x1000), fake_igvm.insert(1, 0x9000), fake_igvm.insert(1, 0xA000), *WHOLE[2:]],
      "inserted twice"),
-    ([*HEADS, fake_igvm.area(1, 0x1000), fake_igvm.area(1, 0x2000), *WHOLE[2:]], "twice"),
+    ([*HEADS, fake_igvm.area(1, 0x1000), fake_igvm.area(1, 0x1000), *WHOLE[2:]], "twice"),
     ([*WHOLE[:3], *WHOLE[2:]], "page of the guest stands twice"),
     (_without(7, 8), "states of virtual CPUs"), (_without(7), "states of virtual CPUs"),
     ([*WHOLE, fake_igvm.processor(1, STATE)], "states of virtual CPUs"),

@@ -2,4 +2,4 @@
 
 They are read and written here, and their launch digest is computed. Nothing here ships."""
 
-__all__ = ["headers", "launch", "layout", "reader", "rows", "writer"]
+__all__ = ["launch", "rows"]

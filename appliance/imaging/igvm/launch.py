@@ -99,11 +99,14 @@ def _in_order(directives: tuple[Directive, ...], mask: int, what: str) -> Iterat
     be measured before it. States are measured last, wherever they stand.
     """
     areas: dict[int, int] = {}
+    seen: set[int] = set()
     last = 0
     for each in directives:
         if isinstance(each, ParameterArea):
-            if areas.setdefault(each.index, each.size) != each.size:
+            if each.index in seen:
                 raise _bad(what, f"parameter area {each.index} stands twice")
+            seen.add(each.index)
+            areas[each.index] = each.size
         elif isinstance(each, PageData | ProcessorState | ParameterInsert) and each.mask & mask:
             place = (ParameterInsert, PageData, ProcessorState).index(type(each))
             if place < last:
