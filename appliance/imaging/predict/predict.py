@@ -67,8 +67,8 @@ class Snp:
 @dataclass(frozen=True)
 class Options:
     """Which image, and for which machines. Without firmware nothing is predicted for SEV-SNP and
-    TDX. `cloud` gives a cloud's own rows, from the events of the boot; `launches` those of files that
-    lay out a launch of this kernel."""
+    TDX. `cloud` gives a cloud's own rows, from the events of the boot. `launches` gives those of
+    files that lay out a launch of this kernel."""
 
     folder: Path
     snp: Snp | None = None
