@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from appliance.attestation.case.record import Record
 from appliance.attestation.envelopes import registry
-from appliance.attestation.envelopes.parts import scale
+from appliance.attestation.envelopes.parts import messagepack, scale
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.material import Material
 from appliance.attestation.trust.roots import Roots
@@ -21,6 +22,7 @@ from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError
 from tests.support import envelopes, fake_tpm
 from tests.support.envelopes import AMD, INTEL, b64
+from tests.support.expected import ROOT
 from tests.support.fake_amd import NOW
 from tests.support.vectors import need
 
@@ -73,6 +75,11 @@ UNPADDED = {name: value.rstrip("=") if isinstance(value, str) else value
     (envelopes.dstack(tdx=False), "dstack attestation: AMD", "the VCEK signed the report"),
     ({"attestation": envelopes.dstack().hex()}, "dstack attestation in JSON: Intel", "RTMR 3 (sha384)"),
     (envelopes.dstack_json(), "dstack quote in JSON: Intel", "RTMR 3 (sha384)"),
+    *((envelopes.message(envelopes.dstack_map(kind, log=log)), "dstack attestation: Intel",
+       "the event log (2 events) gives the quoted values of RTMR 3") for kind in ("tdx", "gcp-tdx") for log in (1, 2)),
+    (envelopes.message(envelopes.dstack_map("sev-snp")), "dstack attestation: AMD", "the VCEK signed the report"),
+    ({"attestation": envelopes.message(envelopes.dstack_map(report_data_payload="{}")).hex()},
+     "dstack attestation in JSON: Intel", "RTMR 3 (sha384)"),
 ])
 def test_the_evidence_in_an_envelope_is_judged(envelope: bytes | dict[str, Any], kind: str, proved: str) -> None:
     """Each envelope gives its evidence, and what travels with it proves what it can."""
@@ -156,7 +163,16 @@ def test_what_is_signed_cannot_be_altered(envelope: dict[str, Any], code: str) -
     (_altered(envelopes.tsm(), provider="arm_cca_guest"), "envelope-platform", "arm_cca_guest"),
     (_rs("nitro", {}), "envelope-platform", "nitro"),
     (_rs("tdx", RS_SNP), "envelope-malformed", "tdx"),
-    (b"\x83\xa7version\x01\xa8platform\x80", "envelope-version", "MessagePack"),
+    (b"\x83\xa7version\x02\xa8platform\x80\xa5stack\x80", "envelope-version", "version 2"),
+    *((envelopes.message(changed), code, says) for changed, code, says in (
+        (envelopes.dstack_map("nitro-enclave"), "envelope-platform", "nitro-enclave"),
+        (envelopes.dstack_map(runtime_events=[{"event": "x", "payload": b"", "version": 3}]), "envelope-version",
+         "1 and 2"),
+        (envelopes.dstack_map(report_data=[256] * 64), "envelope-malformed", "report_data"),
+        (envelopes.dstack_map(report_data=b"short"), "envelope-malformed", "expected 64"),
+        (envelopes.dstack_map(extra=1), "envelope-member", "extra"),
+        ({**envelopes.dstack_map(), "stack": {"kind": "pod", "data": {}}}, "envelope-version", "'pod'"),
+        ({**envelopes.dstack_map(), "stack": []}, "envelope-malformed", "stack"))),
     (b"\x00\x02" + envelopes.sized(b"\x84\x44\xa1\x01" + bytes(8)), "envelope-platform", "Nitro"),
     (envelopes.dstack()[:-1], "envelope-malformed", "config"),
     ({"primary_evidence": {"sample": 1}}, "envelope-platform", "no platform"),
@@ -182,7 +198,8 @@ def test_what_is_no_envelope_is_not_taken_for_one(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"junk", b"{}", b"\xff\x00\x01"])
-@pytest.mark.parametrize("envelope", [json.dumps(TDX).encode(), envelopes.dstack()], ids=["json", "scale"])
+@pytest.mark.parametrize("envelope", [json.dumps(TDX).encode(), envelopes.dstack(), envelopes.message(
+    envelopes.dstack_map())], ids=["json", "scale", "messagepack"])
 def test_bytes_behind_an_envelope_are_named(envelope: bytes, tail: bytes) -> None:
     """They are judged by nobody, and the evidence stays as genuine as it is."""
     outcome = _examine(envelope + tail)
@@ -216,6 +233,54 @@ def test_a_named_log_comes_before_the_envelopes() -> None:
     """What the caller names with --event-log is what is replayed."""
     outcome = _examine(envelopes.dstack(), log=LOG)
     assert any("does not lead to RTMR 0, 1, 2, 3" in each for each in outcome.warnings)
+
+
+def test_dstack_s_report_data_are_compared_in_either_version() -> None:
+    """Other report data beside the quote than in it are named; a Nitro document has none to compare."""
+    for changed in ({}, {"report_data": bytes(64)}):
+        warned = [each for each in _examine(envelopes.message(envelopes.dstack_map(**changed))).warnings
+                  if each.startswith("REPORT DATA")]
+        assert len(changed) == len(warned)
+    google = _examine(envelopes.message(envelopes.dstack_map("gcp-tdx")))
+    assert any(each.startswith("NOT JUDGED: tpm_quote") for each in google.warnings)
+
+
+@pytest.mark.parametrize(("name", "size", "told"), [
+    ("tdx", 512, ("runtime events", "config", "report_data_payload")), ("sev-snp", 1184, ("mr_config", "config"))])
+def test_dstack_s_own_library_writes_what_is_read(name: str, size: int, told: tuple[str, ...]) -> None:
+    """Attestations that rmp-serde wrote of dstack's structures; this test's own writer gives the same bytes."""
+    data = base64.b64decode((ROOT / f"tests/goldens/dstack/{name}.b64").read_bytes())
+    carried, tail = registry.read(data)
+    assert (size, b"", bytes(range(64))) == (len(carried.evidence), tail, carried.report_data)
+    assert told == tuple(each for each, _ in carried.told)
+    assert envelopes.message(messagepack.read(data)[0]) == data
+    if name == "tdx":
+        events = carried.events or ()
+        assert [(1, b"\xab" * 48), (4, hashlib.sha384(envelopes.canonical_event(b"app-id", b"\1\2")).digest())] == [
+            (each.register, each.digests["sha384"]) for each in events]
+
+
+@pytest.mark.parametrize("value", [
+    0, 127, 128, 255, 256, 65535, 65536, (1 << 32) - 1, 1 << 32, (1 << 64) - 1, "", "x" * 31, "é" * 16, "x" * 256,
+    "x" * 65536, b"", bytes(255), bytes(256), bytes(65536), [], [1] * 15, [200] * 16, [1] * 65536, None, True, False,
+    {}, {str(number): number for number in range(16)}, [[[[[[[1]]]]]]]])
+def test_message_pack_is_read(value: Any) -> None:
+    """The bounds of each form, and what stands behind the value."""
+    assert (value, b"tail") == messagepack.read(envelopes.message(value) + b"tail")
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"\xcc\x7f", b"\xcd\x00\xff", b"\xce\x00\x00\xff\xff", b"\xcf" + bytes(4) + b"\xff" * 4,
+    b"\xd9\x1f" + b"x" * 31, b"\xda\x00\xff" + b"x" * 255, b"\xc5\x00\x01x", b"\xdc\x00\x0f" + bytes(15),
+    b"\xdd\x00\x00\x00\x10" + bytes(16), b"\xde\x00\x00", b"\xff", b"\xd0\x80", b"\xca" + bytes(4),
+    b"\xcb" + bytes(8), b"\xc1", b"\xc7\x00\x00", b"\xd4\x00\x00", b"\x81\x01\x01", b"\x82\xa1a\x01\xa1a\x02",
+    b"\xa1\xff", b"\xa2a", b"\x92\x01", b"\xdd\xff\xff\xff\xff", b"\x91" * 8 + b"\x01",
+    b"\xdd\x00\x02\x00\x00" + bytes(1 << 17)])
+def test_message_pack_has_one_spelling(data: bytes) -> None:
+    """Longer forms, negative numbers, fractions, extensions, keys that are not text or stand twice, cuts, depth, and
+    more values than are counted."""
+    with pytest.raises(MalformedEvidenceError):
+        messagepack.read(data)
 
 
 @pytest.mark.parametrize("data", [b"\x01\x00", b"\x02\x00\x00\x00", b"\x03\x00", b"\x01", b""])

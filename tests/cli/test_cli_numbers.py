@@ -51,6 +51,7 @@ OPTIONS = [  # words, option, what is allowed, the nearest values that are not
     (KUBEVIRT, "--replicas", "1 to 2147483647", ["0", "2147483648"]),
     ([*SEAL, "--key-version", "1"], "--pcrs", "0 to 23", ["24", "4,,9", "4,24"]),
     (["image", "predict", "DIR"], "--vcpus", "1 to 512", ["0", "513", "1,,2", "1,0"]),
+    (["image", "export", "DIR", "--igvm", "FILE", "-o", "OUT"], "--vcpus", "1 to 512", ["0", "513"]),
     (["image", "predict", "DIR"], "--gce-ram", "4 to 65536", ["3", "65537", "16,,32", "x"]),
 ]
 DECIMAL = [
@@ -63,6 +64,7 @@ DECIMAL = [
     (["infer", "FILE", "--prompt", "x"], "--temperature", "0 to 100", ["-1", "100.1", "1e400"]),
 ]
 OTHERS = [
+    (["image", "export", "DIR", "--igvm", "FILE", "-o", "OUT"], "--guest-policy", "64 bits", ["-1", "0o7", HUGE]),
     (["image", "predict", "DIR"], "--guest-policy", "64 bits", ["-1", "0o7", "007", "0x10000000000000000", HUGE]),
     (CONNECT, "--listen", "0 to 65535", ["127.0.0.1", ":80", "127.0.0.1:", "127.0.0.1:٣", "127.0.0.1:65536",
                                          f"127.0.0.1:{HUGE}", "127.0.0.1:-1", "127.0.0.1:+1"]),

@@ -71,5 +71,6 @@ def seeds() -> list[bytes]:
     whole = [b"\0" + json.dumps(each, separators=(",", ":")).encode() for each in _envelopes()]
     changes = [bytes((number, member, form)) + rest for number in range(1, len(_envelopes()) + 1)
                for member, form, rest in ((0, 0, b"[1]"), (1, 2, b"\4\0\2\0\x81\0\0\0"), (3, 4, b"x" * 64))]
-    return [*whole, *changes, b"\0" + envelopes.dstack(), b"\0" + envelopes.dstack(tdx=False),
-            b"\0\x83\xa7version\x01\xa8platform", b"\0" + provider_envelopes.token()]
+    maps = [b"\0" + envelopes.message(envelopes.dstack_map(kind)) for kind in ("tdx", "sev-snp", "nitro-enclave")]
+    return [*whole, *changes, b"\0" + envelopes.dstack(), b"\0" + envelopes.dstack(tdx=False), *maps,
+            b"\0" + provider_envelopes.token()]

@@ -173,6 +173,55 @@ def dstack(*, tdx: bool = True, report_data: bytes = REPORT_DATA) -> bytes:
     return b"\x00\x00" + sized(INTEL.quote(report_data=REPORT_DATA, rtmr3=rtmr3(EVENTS))) + log + ending
 
 
+def _head(number: int, short: int | None, most: int, longer: tuple[int, ...]) -> bytes:
+    """The first byte of a value of MessagePack with its length, in the shortest form."""
+    if short is not None and number <= most:
+        return bytes((short | number,))
+    width = next(width for width in (1, 2, 4, 8) if width >= 1 << (4 - len(longer)) // 2 and number < 1 << 8 * width)
+    return bytes((longer[(1, 2, 4, 8).index(width) - (len(longer) == 2)],)) + number.to_bytes(width, "big")
+
+
+def message(value: Any) -> bytes:
+    """A value in MessagePack."""
+    if value is None or isinstance(value, bool):
+        return {None: b"\xc0", False: b"\xc2", True: b"\xc3"}[value]
+    if isinstance(value, int):
+        return _head(value, 0, 127, (0xCC, 0xCD, 0xCE, 0xCF))
+    if isinstance(value, bytes):
+        return _head(len(value), None, 0, (0xC4, 0xC5, 0xC6)) + value
+    if isinstance(value, str):
+        return _head(len(value.encode()), 0xA0, 31, (0xD9, 0xDA, 0xDB)) + value.encode()
+    if isinstance(value, dict):
+        return _head(len(value), 0x80, 15, (0xDE, 0xDF)) + b"".join(
+            message(name) + message(each) for name, each in value.items())
+    return _head(len(value), 0x90, 15, (0xDC, 0xDD)) + b"".join(map(message, value))
+
+
+def canonical_event(name: bytes, payload: bytes) -> bytes:
+    """What version 2 of dstack's log measures of an event."""
+    return b'{"name":"%s","payload":"%s","type":134217729}' % (name, payload.hex().encode())
+
+
+def dstack_map(kind: str = "tdx", *, log: int = 1, **stack: Any) -> dict[str, Any]:
+    """dstack's attestation, version 1, of a platform, with a log of version 1 or 2."""
+    measured = runtime_digest if log == 1 else lambda name, payload: hashlib.sha384(
+        canonical_event(name, payload)).digest()
+    register, listed = bytes(48), []
+    for name, payload in EVENTS.items():
+        register = hashlib.sha384(register + measured(name, payload)).digest()
+        listed.append({"imr": 3, "event_type": RUNTIME_EVENT, "digest": b"", "event": name.decode(),
+                       "event_payload": payload, **({"version": 2} if log == 2 else {})})
+    quote = list(INTEL.quote(report_data=REPORT_DATA, rtmr3=register))
+    data = {"tdx": {"quote": quote, "event_log": listed},
+            "gcp-tdx": {"quote": quote, "event_log": listed, "tpm_quote": {"message": b"\xffTCG", "event_log": []}},
+            "sev-snp": {"report": list(AMD.report(report_data=REPORT_DATA)),
+                        "cert_chain": [list(each) for each in der().values()], "mr_config": "{}"}}
+    said = {"report_data": list(REPORT_DATA), "runtime_events": [{"event": "app-id", "payload": b"\1"}],
+            "config": '{"cpu_count":2}', **stack}
+    return {"version": 1, "platform": {"kind": kind, "data": data.get(kind, {"nsm_quote": [132]})},
+            "stack": {"kind": "dstack-pod" if "report_data_payload" in stack else "dstack", "data": said}}
+
+
 def dstack_json(spell: Any = bytes.hex) -> dict[str, Any]:
     """dstack's answer in JSON."""
     log = [{"imr": 3, "event_type": RUNTIME_EVENT, "digest": runtime_digest(name, payload).hex(),

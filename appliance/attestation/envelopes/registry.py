@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from appliance.attestation.envelopes import attestation_rs, tsm
-from appliance.attestation.envelopes.dstack import document
+from appliance.attestation.envelopes.dstack import document, maps
 from appliance.attestation.envelopes.dstack import form as dstack
 from appliance.attestation.envelopes.parts import strict
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
@@ -62,7 +62,7 @@ ROWS = (
     Row("dstack quote in JSON", document.fits, document.read),
     Row("TSM report in JSON", tsm.fits, tsm.read),
     Row("dstack attestation in JSON", lambda found: isinstance(found.get("attestation"), str)
-        and found["attestation"].startswith("00"), _dstack_hex),
+        and found["attestation"].startswith(("00", maps.HEX_BEGINNING)), _dstack_hex),
     Row("Tinfoil evidence", tinfoil.fits, tinfoil.read),
     Row("chat service's report in JSON", chat.fits, chat.read),
     Row(_GO_TPM, lambda found: {"akPub", "quotes"} <= set(found) or {"ak_pub", "quotes"} <= set(found),

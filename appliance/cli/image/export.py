@@ -13,16 +13,18 @@ from appliance.attestation import keyfile
 from appliance.cli import numbers, passphrase
 from appliance.errors import ImageError
 from appliance.imaging import clouds, export
+from appliance.imaging.igvm import rows
+from appliance.imaging.igvm.rows import IgvmOptions
 from appliance.imaging.papers import kubevirt, provenance, sbom
 from appliance.imaging.papers.fleet import FleetOptions
-from appliance.imaging.predict import predict
+from appliance.imaging.predict import idblock, predict, snp
 from appliance.imaging.recipe import manifest
 from appliance.policy.explaining.checking import load
 
 
 def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare `export`, `kubevirt` and `sbom`."""
-    summary = "write an image's disk in a cloud's format"
+    summary = "write an image's disk in a cloud's format, or its launch as an IGVM file"
     disk = actions.add_parser("export", help=summary, description=summary)
     disk.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
     form = disk.add_mutually_exclusive_group(required=True)
@@ -30,6 +32,15 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
                       help="the form that this cloud takes; checks what it demands, and prints its own tool's commands")
     form.add_argument("--format", choices=export.FORMATS,
                       help="raw; qcow2: OpenStack, KubeVirt; vhd: Azure; tar: Google Cloud (disk.raw in .tar.gz)")
+    form.add_argument("--igvm", metavar="FIRMWARE", type=Path,
+                      help="no disk: an SEV-SNP launch of this firmware (OVMF.amdsev.fd) and the image's kernel, as an "
+                      "IGVM file for QEMU 10.1 or newer")
+    disk.add_argument("--vcpus", metavar="N", type=numbers.whole(1, 512), default=1,
+                      help="--igvm: its virtual CPUs (default: %(default)s)")
+    disk.add_argument("--cpu-model", metavar="NAME", default="EPYC-v4",
+                      help=f"--igvm: their model (default: %(default)s; known: {', '.join(snp.cpu_models())})")
+    disk.add_argument("--guest-policy", metavar="BITS", type=numbers.bits, default=idblock.STRICT_POLICY,
+                      help="--igvm: its guest policy (default: 0x20000: no SMT, migration or debugging)")
     disk.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to make or to replace")
     disk.add_argument("--json", action="store_true", help="print the file and its size as JSON")
     summary = "render a policy as KubeVirt objects"
@@ -74,6 +85,10 @@ def tell(args: argparse.Namespace, size: int) -> None:
 
 
 def _export(args: argparse.Namespace) -> int:
+    if args.igvm is not None:
+        tell(args, rows.export(args.image, IgvmOptions(args.igvm, args.vcpus, args.cpu_model, args.guest_policy),
+                               args.output))
+        return 0
     cloud = None if args.cloud is None else clouds.CLOUDS[args.cloud]
     if cloud is not None:
         clouds.check(cloud, args.image, manifest.read(args.image))

@@ -11,7 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.cli import numbers
-from appliance.cli.image import export, release, successor
+from appliance.cli.image import export, igvm, release, successor
 from appliance.cli.image import predict as image_predict
 from appliance.cli.progress import Progress
 from appliance.codec.printable import quantity
@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
     image_predict.add_arguments(actions)
     export.add_arguments(actions)
+    igvm.add_arguments(actions)
     release.add_arguments(actions)
     successor.add_arguments(actions)
     summary = "run an image under QEMU"
@@ -141,8 +142,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do one action; 0, or an error that names step, file or package."""
     own = {"build": _build, "boot": _boot, "tpm": _tpm, "lock": _lock, "container": _container}
-    return {**own, **image_predict.ACTIONS, **export.ACTIONS, **release.ACTIONS,
-            **successor.ACTIONS}[args.action](args)
+    return {**own, **image_predict.ACTIONS, **export.ACTIONS, **igvm.ACTIONS,
+            **release.ACTIONS, **successor.ACTIONS}[args.action](args)
 
 
 def _build(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from appliance.cli import numbers, passphrase, verifying
 from appliance.errors import ImageError
 from appliance.imaging.google import machine
 from appliance.imaging.google.machine import GoogleMachines
+from appliance.imaging.igvm import rows as igvm
 from appliance.imaging.predict import clouds, idblock, predict
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import snp as predict_snp
@@ -41,6 +42,8 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
                       default=(1, 2, 4), help="SEV-SNP: numbers of virtual CPUs (default: 1,2,4)")
     make.add_argument("--cpu-model", metavar="NAME,NAME", type=_names, default=("EPYC-v4",),
                       help=f"SEV-SNP: CPU models (default: EPYC-v4; known: {', '.join(predict_snp.cpu_models())})")
+    make.add_argument("--igvm", metavar="FILE", type=Path, action="append", default=[],
+                      help="SEV-SNP: a launch that `export --igvm` wrote; may be repeated")
     make.add_argument("--id-key", metavar="KEY.pem", type=Path, help="SEV-SNP: make ID blocks with this P-384 key")
     make.add_argument("--author-key", metavar="KEY.pem", type=Path, help="SEV-SNP: vouch for the ID key with this one")
     make.add_argument("--guest-policy", metavar="BITS", type=numbers.bits, default=idblock.STRICT_POLICY,
@@ -92,7 +95,7 @@ def _predict(args: argparse.Namespace) -> int:
     key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     found = predict.predict(predict.Options(
         args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden), key,
-        _google(args), args.nitrotpm))
+        _google(args), args.nitrotpm, partial(igvm.predictions, args.igvm, args.cpu_model) if args.igvm else None))
     print(found.to_json().decode() if args.json else "\n".join(_told(found, args.image, signed=key is not None)))
     return 0
 

@@ -47,6 +47,7 @@ from appliance.policy import inputfile
 OUTPUT, SIGNATURE = "measurements.json", "measurements.json.sig"
 GUEST_FEATURES = 1  # SEV_FEATURES: SNP active, nothing else
 CloudRows = Callable[[Sequence[predict_tpm.Event]], tuple[tuple[TdxRow, ...], tuple[SnpRow, ...]]]
+LaunchRows = Callable[[bytes], tuple[SnpPrediction, ...]]
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -66,7 +67,8 @@ class Snp:
 @dataclass(frozen=True)
 class Options:
     """Which image, and for which machines. Without firmware nothing is predicted for SEV-SNP and
-    TDX. `cloud` gives a cloud's own rows, from the events of the boot."""
+    TDX. `cloud` gives a cloud's own rows, from the events of the boot. `launches` gives those of
+    files that lay out a launch of this kernel."""
 
     folder: Path
     snp: Snp | None = None
@@ -75,6 +77,7 @@ class Options:
     key: Ed25519PrivateKey | None = field(default=None, repr=False)
     cloud: CloudRows | None = field(default=None, repr=False)
     nitro: bool = False
+    launches: LaunchRows | None = field(default=None, repr=False)
 
 
 def predict(options: Options) -> Measurements:
@@ -90,6 +93,7 @@ def predict(options: Options) -> Measurements:
     td_rows, launch_rows = ((), ()) if options.cloud is None else options.cloud(log)
     endorsed = {each.launch_digest for each in launch_rows} | {each.mrtd for each in td_rows}  # no second row
     launches, tds = _sev_snp(options.snp, uki.pe.data), _tdx(options.tdx_firmware, log)
+    launches += () if options.launches is None else options.launches(uki.pe.data)
     found = _assembled(document, files,
                        sev_snp=(*(each for each in launches if each.launch_digest not in endorsed), *launch_rows),
                        tdx=(*(each for each in tds if each.mrtd not in endorsed), *td_rows),

@@ -1,3 +1,3 @@
 """Evidence as dstack hands it out."""
 
-__all__ = ["document", "form"]
+__all__ = ["document", "form", "maps"]

@@ -64,4 +64,4 @@ def _event(found: Any) -> Event:
     return dstack_log.event(
         strict.number(found, "imr", 32, _WHAT), strict.number(found, "event_type", 32, _WHAT),
         strict.hexadecimal(found.get("digest", ""), f"{_WHAT}: digest"), name,
-        strict.hexadecimal(found.get("event_payload", ""), f"{_WHAT}: event_payload"))
+        strict.hexadecimal(found.get("event_payload", ""), f"{_WHAT}: event_payload"), dstack_log.version(found))

@@ -1,14 +1,14 @@
 """dstack's attestation, version 0, in SCALE: platform, quote, event log, runtime events, report
 data, configuration.
 
-Source: Dstack-TEE/dstack, `dstack-attest`, VersionedAttestation. Version 1 is MessagePack, and
-refused by name.
+Source: Dstack-TEE/dstack, `dstack-attest`, VersionedAttestation. Version 1 is MessagePack, which
+`maps` reads.
 """
 
 from __future__ import annotations
 
 from appliance.attestation.case.event_log import Event
-from appliance.attestation.envelopes.dstack import log
+from appliance.attestation.envelopes.dstack import log, maps
 from appliance.attestation.envelopes.parts import scale
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.codec.cursor import Cursor
@@ -20,14 +20,13 @@ _WHAT = "dstack attestation"
 _STARTS = {TDX: (b"\x04\x00\x02\x00\x81\x00\x00\x00", b"\x05\x00\x02\x00\x81\x00\x00\x00"),
            SNP: tuple(bytes((version, 0, 0, 0)) for version in range(2, 6)), NITRO: (b"\x84\x44\xa1\x01",)}
 _STARTS[GCP_TDX], _STARTS[NITRO_TPM] = _STARTS[TDX], _STARTS[NITRO]
-_MESSAGE_PACK = b"\xa7version\x01\xa8platform"
 _MOST_HEADER = 6  # version, platform, and a compact length
 
 
 def fits(data: bytes) -> bool:
     """Whether the bytes begin as version 0 of a platform, with what that platform's evidence begins
     with, or as version 1."""
-    if data[:1] and 0x80 <= data[0] <= 0x8F and data[1:].startswith(_MESSAGE_PACK):
+    if maps.fits(data):
         return True
     if data[:1] != b"\x00" or len(data) < _MOST_HEADER or data[1] not in _STARTS:
         return False
@@ -38,8 +37,7 @@ def fits(data: bytes) -> bool:
 def read(data: bytes) -> tuple[EnvelopeParts, bytes]:
     """Read the evidence in the attestation, and the bytes behind it."""
     if data[:1] != b"\x00":
-        raise UnsupportedEvidenceError(f"{_WHAT}: version 1 (MessagePack) is not read", code="envelope-version",
-                                       hint="take the quote out and examine that")
+        return maps.read(data)
     cursor = Cursor(data, _WHAT, "little")
     platform = cursor.take(2, "version and platform")[1]
     if platform in _NAMES:

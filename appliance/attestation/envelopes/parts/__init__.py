@@ -1,3 +1,3 @@
-"""Pieces of envelopes: strict JSON, SCALE, and what an envelope carries."""
+"""Pieces of envelopes: strict JSON, SCALE, MessagePack, and what an envelope carries."""
 
-__all__ = ["carried", "scale", "sev_json", "strict", "tpm_pieces"]
+__all__ = ["carried", "messagepack", "scale", "sev_json", "strict", "tpm_pieces"]
