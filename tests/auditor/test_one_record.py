@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from appliance.auditor.pack import gather
-from appliance.auditor.records import Reader
+from appliance.auditor.records import Reader, of_version_1
 from appliance.auditor.unsealing import KEYS_FORMAT
 from appliance.cli.main import main
 from appliance.errors import NoteError
@@ -143,3 +143,10 @@ def test_keys_are_of_sealed_records_alone(tmp_path: Path, capsys: pytest.Capture
     place.write_text(json.dumps(made, sort_keys=True, separators=(",", ":")))
     assert 2 == main(["audit", "open", str(place), "--key", AUDIT_KEY])
     assert "not in form" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("line", "expected"), [
+    (b'{"event":"x","v":1}', True), (b'{"v":1}', True), (b'{"v":2}', False), (b'{"v":1.0}', False),
+    (b'{"v":true}', False), (b'{"w":1}', False), (b"[1]", False), (b"1", False), (b"", False), (b"no JSON", False)])
+def test_which_lines_are_of_version_1(line: bytes, expected: bool) -> None:
+    assert expected is of_version_1(line)
