@@ -95,8 +95,9 @@ class Columns:
 class Observed:
     """The observations of a run, by trial."""
 
-    def __init__(self, seen: Seen, events: NDArray[Any], log: Path) -> None:
-        self._seen = seen
+    def __init__(self, seen: Seen, events: NDArray[Any], log: Path, interval: float = 0.0) -> None:
+        """`interval`: seconds of the policy's cadence, whose multiples an onlooker may know."""
+        self._seen, self._interval = seen, interval
         by_port = defaultdict[int, list[int]](list)
         for index, port in enumerate(events["port"]):
             by_port[int(port)].append(index)
@@ -125,10 +126,24 @@ class Observed:
         return [(float(at) - trial.asked, float(size)) for at, size in zip(part["at"], part["first"], strict=True)]
 
     def _socket(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
-        """Count times from the request's first record on the wire, not from when it was made."""
         sent, came = (self._between(trial, trial.port, kind) for kind in (SENT, CAME))
-        begun = next((at for at, _ in sent if at >= 0), 0.0)
-        return [[(at - begun, size) for at, size in steps] for steps in (came, sent)], {}
+        begun = self._begun(trial)
+        return [[(at - begun, size) for at, size in steps] for steps in (came, sent)], self._phases(trial, begun, came)
+
+    def _begun(self, trial: Trial) -> float:
+        """The time of the request's first record on the wire, from when it was made: how long its
+        client took is not the appliance's."""
+        return next((at for at, _ in self._between(trial, trial.port, SENT) if at >= 0), 0.0)
+
+    def _phases(self, trial: Trial, begun: float, came: Steps) -> dict[str, float]:
+        """Times as seconds since a multiple of the cadence."""
+        if not self._interval:
+            return {}
+        times = [at for at, _ in came]
+        shown = [begun, *_fixed(times, FIRST), *_fixed(times[::-1], LAST)]
+        phases = [(trial.asked + at) % self._interval for at in shown]
+        return {"phases": float(np.mean(phases[1:])), "spread": float(np.std(phases[1:])),
+                **{f"phase {index}": phase for index, phase in enumerate(phases)}}
 
     def _disk(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
         return [self._between(trial, 0, READ)], {}
@@ -138,7 +153,8 @@ class Observed:
         mine = [(at, line) for at, line in lines if trial.asked - MARGIN_SECONDS <= at <= trial.ended + 0.05]
         document = {f"{index}{path}": number for index, (_, line) in enumerate(mine[:4])
                     for path, number in flat(_without_place(json.loads(line))).items()}
-        return [[(at - trial.asked, float(len(line))) for at, line in mine]], document
+        begun = trial.asked + self._begun(trial)
+        return [[(at - begun, float(len(line))) for at, line in mine]], document
 
     def _metrics(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
         first = max(0, int(np.searchsorted(self._times, trial.asked)) - 1)
