@@ -47,12 +47,13 @@ def observe(deployment: Measured, pairs: Sequence[str], trials: int, args: argpa
         verdicts.Cell, Table]:
     """Run trials on a service of their own; return what each observer saw of each pair."""
     policy, padding = deployment.loaded, deployment.loaded.privacy.timing_padding
+    interval = 0.0 if padding is None else padding.cadence_ms / 1000
     _prefer(args, SERVICE)
     with Served(deployment) as served, tempfile.TemporaryDirectory(prefix="leakage-") as folder:
         out = Path(folder) / "events.npy"
         _prefer(args, ONLOOKER)
         with subprocess.Popen([sys.executable, "-m", "benchmarks.leakage.relay", str(served.port), str(served.pid),
-                               str(served.log), str(out)], stdout=subprocess.PIPE, text=True) as relay:
+                               str(served.log), str(out), str(interval)], stdout=subprocess.PIPE, text=True) as relay:
             assert relay.stdout is not None
             _prefer(args, 0)
             try:
@@ -67,7 +68,6 @@ def observe(deployment: Measured, pairs: Sequence[str], trials: int, args: argpa
                                            **common))
             finally:
                 relay.send_signal(signal.SIGTERM)
-        interval = 0.0 if padding is None else padding.cadence_ms / 1000
         observed = Observed(seen, np.load(out), served.log, interval)
         return {(pair, observer): observed.table(pair, observer) for pair in pairs for observer in args.observers}
 

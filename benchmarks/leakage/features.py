@@ -104,8 +104,8 @@ class Observed:
         self._events = {port: events[indices] for port, indices in by_port.items()}
         self._polled = self._events.get(0, events[:0])
         self._lines = _lines(log, self._polled[self._polled["kind"] == LOGGED])
-        self._counts = [(at, {name: float(value) for name, value in _SAMPLE.findall(text)})
-                        for at, text in seen.metrics]
+        self._counts = [(self._came(port, at), {name: float(value) for name, value in _SAMPLE.findall(text)})
+                        for at, port, text in seen.metrics]
         self._times = np.array([at for at, _ in self._counts])
 
     def table(self, pair: str, observer: str) -> Table:
@@ -117,6 +117,13 @@ class Observed:
                 for (series, _), document in zip(found, documents, strict=True)]
         sequences = [sequence(_merged(series)) for series, _ in found]
         return Table(np.array(rows), np.array(sequences), np.array([each.secret for each in trials]))
+
+    def _came(self, port: int, ended: float) -> float:
+        """When the last record before a time came on the wire: how long its client took to read it
+        is not the appliance's."""
+        events = self._events.get(port, self._polled[:0])
+        at = events["at"][(events["kind"] == CAME) & (events["at"] <= ended)]
+        return float(at[-1]) if len(at) else ended
 
     def _between(self, trial: Trial, port: int, kind: int) -> Steps:
         events = self._events.get(port, self._polled[:0])

@@ -58,6 +58,7 @@ class Reader:
     def __init__(self, other: socket.socket) -> None:
         self._process = subprocess.Popen([sys.executable, "-c", _READ, str(other.fileno())], stdout=subprocess.PIPE,
                                          pass_fds=[other.fileno()], text=True)
+        assert self._process.stdout is not None
         self._process.stdout.readline()  # it runs
         self.came: list[tuple[int, bytes]] = []
 

@@ -172,6 +172,11 @@ class Pacer:
             due = windows.opening(windows.number(due - self.timing.lead)) / 1e9
         await self._until(due)
 
+    def soon(self) -> None:
+        """Let what is made now leave in the next window, if there are windows."""
+        if self._windows is not None:
+            self.due = self._clock()
+
     async def leave(self) -> None:
         """Sleep until what was made leaves, where no window holds it."""
         due, self.due = self.due, None

@@ -175,6 +175,8 @@ class Reply:
         self._tail = self._exchange.departure.tail() if self._exchange.entry.code is None else b""
         head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
         self.started = True
+        if self._exchange.endpoint not in INFERENCE:
+            self._exchange.pacer.soon()
         await self._hold()
         await self._send(head)
 
