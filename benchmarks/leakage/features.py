@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from benchmarks.leakage.deployed import lane
 from benchmarks.leakage.relay import CAME, LOGGED, READ, SENT
-from benchmarks.leakage.trials import Seen, Trial
+from benchmarks.leakage.trials import METRICS_SECONDS, Seen, Trial
 
 OBSERVERS = ("socket", "disk", "log", "metrics", "receipts")
 STEPS, FIRST, LAST = 64, 12, 4  # of a sequence, and steps whose times and sizes are features
@@ -104,9 +104,9 @@ class Observed:
         self._events = {port: events[indices] for port, indices in by_port.items()}
         self._polled = self._events.get(0, events[:0])
         self._lines = _lines(log, self._polled[self._polled["kind"] == LOGGED])
-        self._counts = [(self._came(port, at), {name: float(value) for name, value in _SAMPLE.findall(text)})
-                        for at, port, text in seen.metrics]
-        self._times = np.array([at for at, _ in self._counts])
+        self._counts = [(self._took(port, asked, ended), {name: float(value) for name, value in _SAMPLE.findall(text)})
+                        for asked, ended, port, text in seen.metrics]
+        self._times = np.array([ended for _, ended, _, _ in seen.metrics])
 
     def table(self, pair: str, observer: str) -> Table:
         """Return the features of a pair's trials for an observer."""
@@ -118,12 +118,13 @@ class Observed:
         sequences = [sequence(_merged(series)) for series, _ in found]
         return Table(np.array(rows), np.array(sequences), np.array([each.secret for each in trials]))
 
-    def _came(self, port: int, ended: float) -> float:
-        """When the last record before a time came on the wire: how long its client took to read it
-        is not the appliance's."""
+    def _took(self, port: int, asked: float, ended: float) -> float:
+        """Seconds on the wire from a request to the last record of its answer: how long its client
+        took is not the appliance's."""
         events = self._events.get(port, self._polled[:0])
-        at = events["at"][(events["kind"] == CAME) & (events["at"] <= ended)]
-        return float(at[-1]) if len(at) else ended
+        events = events[(events["at"] >= asked) & (events["at"] <= ended)]
+        sent, came = (events["at"][events["kind"] == kind] for kind in (SENT, CAME))
+        return float(came[-1] - sent[0]) if len(sent) and len(came) else ended - asked
 
     def _between(self, trial: Trial, port: int, kind: int) -> Steps:
         events = self._events.get(port, self._polled[:0])
@@ -164,11 +165,12 @@ class Observed:
         return [[(at - begun, float(len(line))) for at, line in mine]], document
 
     def _metrics(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
+        """As of a reader that keeps its pace."""
         first = max(0, int(np.searchsorted(self._times, trial.asked)) - 1)
-        last = min(len(self._times) - 1, int(np.searchsorted(self._times, trial.ended)) + 1)
-        readings = self._counts[first:last + 1]
-        steps = [(at - trial.asked, sum(abs(after.get(name, 0.0) - before.get(name, 0.0)) for name in after))
-                 for (_, before), (at, after) in itertools.pairwise(readings)]
+        count = 2 + round((trial.ended - trial.asked) / METRICS_SECONDS)
+        readings = self._counts[first:first + count]
+        steps = [(index * METRICS_SECONDS + took, _change(before, after))
+                 for index, ((_, before), (took, after)) in enumerate(itertools.pairwise(readings))]
         before, after = readings[0][1], readings[-1][1]
         return [steps], {name: value - before.get(name, 0.0) for name, value in after.items()}
 
@@ -176,6 +178,10 @@ class Observed:
         envelope = trial.receipt.get("envelope", {})
         statement = json.loads(base64.b64decode(envelope.get("payload", "e30=")))
         return [[(0.0, float(len(json.dumps(trial.receipt))))]], flat(_without_place(statement))
+
+
+def _change(before: dict[str, float], after: dict[str, float]) -> float:
+    return sum(abs(number - before.get(name, 0.0)) for name, number in after.items())
 
 
 def _without_place(document: dict[str, Any]) -> dict[str, Any]:

@@ -41,11 +41,11 @@ class Trial:
 
 @dataclass
 class Seen:
-    """Trials in the order in which they ended, and readings of `/metrics`, each with the time of its
-    end and the client's port."""
+    """Trials in the order in which they ended, and readings of `/metrics`, each with the times at
+    which it was asked and ended, and the client's port."""
 
     trials: list[Trial] = field(default_factory=list)
-    metrics: list[tuple[float, int, str]] = field(default_factory=list)
+    metrics: list[tuple[float, float, int, str]] = field(default_factory=list)
     lost: int = 0
     wrong: set[str] = field(default_factory=set)  # statuses that a pair does not compare, in words
 
@@ -159,7 +159,7 @@ async def _watch(port: int, seen: Seen) -> None:
     while True:
         own = await client.ready()
         reply = await client.ask(None, "/metrics")
-        seen.metrics.append((reply.ended, own, reply.body.decode()))
+        seen.metrics.append((reply.asked, reply.ended, own, reply.body.decode()))
         await asyncio.sleep(METRICS_SECONDS)
 
 
