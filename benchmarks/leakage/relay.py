@@ -48,7 +48,7 @@ class Records:
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, records: Records,
                 seconds: float = 0.0) -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, asyncio.CancelledError):
         while data := await reader.read(1 << 16):
             if seconds:
                 await asyncio.sleep(random.uniform(0, seconds))

@@ -172,10 +172,12 @@ class Pacer:
             due = windows.opening(windows.number(due - self.timing.lead)) / 1e9
         await self._until(due)
 
-    def soon(self) -> None:
-        """Let what is made now leave in the next window, if there are windows."""
+    def first(self) -> None:
+        """Let what is made now leave at the multiple at which a stream would begin, if there are
+        windows."""
         if self._windows is not None:
-            self.due = self._clock()
+            grid = self.timing.first_token
+            self.due = self._arrived + max(1, self._multiples(grid)) * grid
 
     async def leave(self) -> None:
         """Sleep until what was made leaves, where no window holds it."""

@@ -176,7 +176,7 @@ class Reply:
         head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
         self.started = True
         if self._exchange.endpoint not in INFERENCE:
-            self._exchange.pacer.soon()
+            self._exchange.pacer.first()
         await self._hold()
         await self._send(head)
 
