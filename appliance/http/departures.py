@@ -43,7 +43,7 @@ _LIBC.send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_
 _LIBC.send.restype = ctypes.c_ssize_t
 
 
-class Gate:
+class SocketGate:
     """The transport of a connection's socket, where writes may wait for a window."""
 
     def __init__(self, transport: Any, departures: Departures) -> None:
@@ -51,7 +51,7 @@ class Gate:
         self._loop = asyncio.get_running_loop()
         self._held = bytearray()
         self._holds = False
-        self._leaving: Leaving | None = None  # with the sender
+        self._leaving: Parting | None = None  # with the sender
         self._last: Callable[[], None] | None = None  # what ends the connection once all has left
         self.lock, self.lost = threading.Lock(), False
 
@@ -94,7 +94,7 @@ class Gate:
         if self._leaving is None:
             self._rest(b"")
 
-    def went(self, leaving: Leaving, taken: int) -> None:
+    def went(self, leaving: Parting, taken: int) -> None:
         """Go on: the sender is done, and the socket took so many bytes."""
         self._leaving = None
         if not leaving.gone.done():
@@ -136,10 +136,10 @@ class Gate:
         self._held.clear()
 
 
-class Leaving:
+class Parting:
     """Bytes on their way to a window, by its number."""
 
-    def __init__(self, gate: Gate, data: bytes, window: int) -> None:
+    def __init__(self, gate: SocketGate, data: bytes, window: int) -> None:
         self.gate, self.data, self.window = gate, data, window
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -154,21 +154,21 @@ class Departures:
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
-        self._added: queue.SimpleQueue[Leaving | None] = queue.SimpleQueue()
+        self._added: queue.SimpleQueue[Parting | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: list[Leaving] = []
+        self._waiting: list[Parting] = []
         self._thread = threading.Thread(target=self._run, name="departures", daemon=True)
         self._thread.start()
 
-    def gate(self, transport: Any) -> Gate:
+    def gate(self, transport: Any) -> SocketGate:
         """A gate before a socket's transport, in the event loop."""
         self._loop = asyncio.get_running_loop()
-        return Gate(transport, self)
+        return SocketGate(transport, self)
 
-    def add(self, gate: Gate, data: bytes, due: float) -> Leaving:
+    def add(self, gate: SocketGate, data: bytes, due: float) -> Parting:
         """Take bytes that are complete, and leave in the window of a time or in the next that is
         left."""
-        leaving = Leaving(gate, data, max(self.windows.number(due), self.windows.next(time.monotonic_ns())))
+        leaving = Parting(gate, data, max(self.windows.number(due), self.windows.next(time.monotonic_ns())))
         self._added.put(leaving)
         return leaving
 
@@ -206,7 +206,7 @@ class Departures:
             return False
         return True
 
-    def _sent(self, due: list[Leaving], window: int) -> list[int]:
+    def _sent(self, due: list[Parting], window: int) -> list[int]:
         """Send each at a random time in the window, in their order; how much each socket took. No
         socket is closed meanwhile."""
         opening, width = self.windows.opening(window), self.windows.width_ns
@@ -218,7 +218,7 @@ class Departures:
             calls = [call for leaving, at in zip(due, times, strict=True) for call in leaving.calls(at)]
             return [max(0, taken) for taken in list(map(operator.call, calls))[1::2]]
 
-    def _tell(self, due: list[Leaving], taken: list[int]) -> None:
+    def _tell(self, due: list[Parting], taken: list[int]) -> None:
         """Let the event loop go on."""
         def tell() -> None:
             for leaving, nbytes in zip(due, taken, strict=True):

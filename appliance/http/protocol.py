@@ -27,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from appliance.api.problems import RequestError
-from appliance.http.departures import Departures, Gate
+from appliance.http.departures import Departures, SocketGate
 from appliance.http.framing import HEAD_LIMIT, Framing
 from appliance.http.leaving import LOOK_SECONDS, READ_BYTES, TCP, Way, gone
 from appliance.http.secured import SecureTransport
@@ -52,7 +52,7 @@ class Protocol(H11Protocol):
     _looks = 0  # at a client that ended its side
     _look_timer: asyncio.TimerHandle | None = None
     _leaving = False  # its key was replaced: the next answer is the last one
-    _gate: Gate | None = None  # where answers wait for windows
+    _gate: SocketGate | None = None  # where answers wait for windows
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin with a connection that was accepted."""
@@ -292,7 +292,7 @@ class Protocol(H11Protocol):
             self.transport.abort()
 
 
-def _gated(transport: Any, departures: Departures | None) -> tuple[Any, Gate | None]:
+def _gated(transport: Any, departures: Departures | None) -> tuple[Any, SocketGate | None]:
     """Return a transport in which answers may wait for windows, where the service has such."""
     if departures is None:
         return transport, None

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from appliance.http.departures import Departures, Gate
+from appliance.http.departures import Departures, SocketGate
 from appliance.http.loop import SWITCH_SECONDS
 from appliance.http.windows import Windows
 
@@ -73,7 +73,7 @@ class Reader:
         return b"".join(data for _, data in self.came)
 
 
-def _with_gate(work: Callable[[Gate], Awaitable[None]]) -> tuple[Windows, Reader]:
+def _with_gate(work: Callable[[SocketGate], Awaitable[None]]) -> tuple[Windows, Reader]:
     """Do something with the gate of a connection, and end it; what came on its other side."""
     windows = Windows.of(INTERVAL, INTERVAL)
     ours, other = socket.socketpair()
@@ -128,7 +128,7 @@ def apart() -> Iterator[None]:
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-async def _some(gate: Gate, work: int) -> None:
+async def _some(gate: SocketGate, work: int) -> None:
     for number in range(ROUNDS):
         gate.hold()
         gate.write(b"head ")
@@ -153,7 +153,7 @@ def test_bytes_leave_in_windows_whatever_is_at_work(threads: int) -> None:
 
 def test_what_is_written_keeps_its_order() -> None:
     """Held, written while the sender has bytes, or neither."""
-    async def work(gate: Gate) -> None:
+    async def work(gate: SocketGate) -> None:
         gate.write(b"1")
         gate.hold()
         gate.write(b"2")
@@ -177,7 +177,7 @@ def test_a_client_that_reads_slowly_gets_all() -> None:
     """What its socket does not take waits in the event loop, and so does what follows."""
     parts = [bytes([65 + number]) * 3_000_000 for number in range(4)]
 
-    async def work(gate: Gate) -> None:
+    async def work(gate: SocketGate) -> None:
         for part in parts:
             gate.hold()
             gate.write(part)
@@ -188,7 +188,7 @@ def test_a_client_that_reads_slowly_gets_all() -> None:
 
 def test_an_end_waits_for_what_leaves() -> None:
     """A connection is closed after its last bytes; one that is lost lets nobody wait."""
-    async def work(gate: Gate) -> None:
+    async def work(gate: SocketGate) -> None:
         gate.hold()
         gate.write(b"last")
         gate.close()
@@ -197,7 +197,7 @@ def test_an_end_waits_for_what_leaves() -> None:
 
     assert b"last" == _with_gate(work)[1].all
 
-    async def lost(gate: Gate) -> None:
+    async def lost(gate: SocketGate) -> None:
         gate.hold()
         gate.write(b"never")
         leaving = asyncio.ensure_future(gate.leave(time.monotonic()))
@@ -229,7 +229,7 @@ def test_windows_are_used_by_many_at_once() -> None:
             gate.abort()
         departures.close()
 
-    async def _leave(gate: Gate, data: bytes, due: float) -> None:
+    async def _leave(gate: SocketGate, data: bytes, due: float) -> None:
         gate.hold()
         gate.write(data)
         await gate.leave(due)

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES
 from appliance.api.problems import RequestError
 from appliance.audit import endpoints
 from appliance.audit.endpoints import INFERENCE
-from appliance.http.departures import Gate
+from appliance.http.departures import SocketGate
 from appliance.http.framing import Framing
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
@@ -140,7 +140,7 @@ class Reply:
     def __init__(self, exchange: Exchange, send: Send, service: Wiring, scope: HTTPScope) -> None:
         """`scope` of the request: its connection knows whether it ends with this answer."""
         self._exchange, self._send, self._service, self._scope = exchange, send, service, scope
-        self._gate: Gate | None = scope["state"].get("gate")
+        self._gate: SocketGate | None = scope["state"].get("gate")
         self._head: Message | None = None
         self._held = b""  # of the body
         self._tail = b""  # what follows it
