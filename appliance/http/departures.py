@@ -1,13 +1,13 @@
-"""Bytes leave in windows, at a time that no work delays: made before, and sent by a thread that does
-nothing else.
+"""Bytes leave in windows, at a time that no work delays: made before, and sent by a thread of its
+own.
 
     loop      hold ... write, write ... leave        the bytes of a parcel, encrypted
     sender                              | window: bytes to the socket, at a random time in it
 
-What leaves is complete when a window opens; else it waits for the next. The sender takes the
-interpreter's lock shortly before, and keeps it until the last bytes of the window have gone. It
-waits in the C library, so that no other thread of Python comes between a time and its bytes. Bytes
-that a socket does not take at once leave as its client takes them.
+Bytes that are complete when a window opens leave in it, others wait for the next. The sender takes
+the interpreter's lock shortly before, and keeps it until the last bytes of the window have gone.
+It waits in the C library, so that no other thread of Python comes between a time and its bytes.
+Bytes that a socket does not take at once leave as its client takes them.
 """
 
 from __future__ import annotations

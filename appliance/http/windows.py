@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 BEFORE, WIDTH, PARTS = 3, 2, 16  # sixteenths of an interval: from an opening to the multiple, and to its close
 WIDTH_NS = 2_000_000  # of a window, at most
-AHEAD_NS = 1_500_000  # before an opening, at most: who sends takes the interpreter's lock then
+AHEAD_NS = 1_500_000  # before an opening, at most, for the sender to take the interpreter's lock
 _ROUNDING_NS = 1_000  # by which a time in seconds may be off its multiple
 
 

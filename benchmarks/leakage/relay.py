@@ -4,9 +4,9 @@
 
 It relays connections to PORT and notes each TLS record that passes, polls what the process PID has
 read, and how long the audit log LOG is. It prints its port, and writes OUT as it ends: rows of
-`EVENT`. Seconds are of the monotonic clock, which all processes share. What clients send waits for up
-to SECONDS: the clients of a machine that passes keep busy send between passes, and the busier they
-are, the other way.
+`EVENT`. Seconds are of the monotonic clock, which all processes share. Each part that a client
+sends waits for up to SECONDS. Clients on the appliance's own machine send between its passes: when
+they do would show how busy they are.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ each):
   begins to, and the rest follows as fast as its client takes it.
 
 With a `cadence` besides, streams and their refusals leave as parcels: delivery/parcels.py. Times
-count from the next multiple of `first_token` on the clock. What leaves at a multiple is made a while
-before, and leaves in the window of that multiple: http/windows.py.
+count from the next multiple of `first_token` on the clock. Each part of an answer is made a while
+before its multiple, and leaves in the window of that: http/windows.py.
 
 Left: the multiple itself (how long, to the grid). With `size_padding`, an event or a whole answer
 has a multiple of that many bytes. An answer that is too long to be made before it leaves goes out
