@@ -161,7 +161,8 @@ class Pacer:
 
     def _multiples(self, grid: float) -> int:
         """How many multiples from the request to the first that can be met."""
-        return math.ceil(round((self._clock() + self.timing.lead - self._arrived) / grid, _DIGITS))
+        count = (self._clock() + self.timing.lead - self._arrived) / grid
+        return math.ceil(count if self._windows is None else round(count, _DIGITS))
 
     async def until(self, due: float) -> None:
         """Sleep until a multiple, and for a random time on top; where answers leave in windows,
