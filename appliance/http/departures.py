@@ -28,6 +28,7 @@ from typing import Any
 from appliance.http.windows import Windows
 
 MISSED = 8  # windows one after the other, after which bytes leave outside of one
+JOIN_SECONDS = 1.0
 _ABSOLUTE = 1  # TIMER_ABSTIME
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _BILLION = 1_000_000_000
@@ -173,9 +174,9 @@ class Departures:
         return leaving
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, which may sleep until a window that nobody needs any more."""
         self._added.put(None)
-        self._thread.join()
+        self._thread.join(JOIN_SECONDS)
 
     def _run(self) -> None:
         while self._waiting or self._take(block=True):

@@ -19,7 +19,7 @@ from appliance.http.departures import Departures, SocketGate
 from appliance.http.loop import SWITCH_SECONDS
 from appliance.http.windows import Windows
 
-INTERVAL, ROUNDS = 0.04, 15
+INTERVAL, ROUNDS = 0.04, 9
 NS = 1_000_000_000
 
 
@@ -118,7 +118,7 @@ def _busy(until: threading.Event) -> None:
 def apart() -> Iterator[None]:
     """Threads take turns as in the service, and no other process takes the processor."""
     try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(60))
     except PermissionError:
         pytest.skip("no right to a real-time priority")
     before = sys.getswitchinterval()

@@ -168,7 +168,7 @@ def test_parcels_leave_in_windows_beside_whom_ever(server: Server) -> None:
     no pass is at work. A busy machine may be late, so that there are some attempts."""
     width = Windows.of(0.15, 0.3).width_ns + 2_000_000
     streamed = {**_body(CHAT, "plain"), "stream": True}
-    neighbour = {**streamed, "messages": [{"role": "user", "content": "so? " * 60}]}
+    neighbour = {**streamed, "messages": [{"role": "user", "content": "so? " * 20}]}
     asked = (streamed, {**streamed, "model": "none"}, _body(CHAT, "plain"))
     with ThreadPoolExecutor(6) as pool:
         for _ in range(ATTEMPTS):
