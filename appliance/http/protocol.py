@@ -27,8 +27,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from appliance.api.problems import RequestError
+from appliance.http.departures import Departures, SocketGate
 from appliance.http.framing import HEAD_LIMIT, Framing
 from appliance.http.leaving import LOOK_SECONDS, READ_BYTES, TCP, Way, gone
+from appliance.http.secured import SecureTransport
 from appliance.http.tls import channel_of
 
 HEAD_SECONDS = 10.0
@@ -50,14 +52,17 @@ class Protocol(H11Protocol):
     _looks = 0  # at a client that ended its side
     _look_timer: asyncio.TimerHandle | None = None
     _leaving = False  # its key was replaced: the next answer is the last one
+    _gate: SocketGate | None = None  # where answers wait for windows
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin with a connection that was accepted."""
         self.framing = Framing(self.config.h11_max_incomplete_event_size or HEAD_LIMIT)
-        self.way = Way(transport, self._unread)
+        gated, self._gate = _gated(transport, self.app_state.get("departures"))
+        self.way = Way(gated, self._unread)
         way: Any = self.way
         super().connection_made(way)
-        self.app_state = {**self.app_state, "channel": channel_of(transport), "framing": self.framing}
+        self.app_state = {**self.app_state, "channel": channel_of(transport), "framing": self.framing,
+                          "gate": self._gate}
         _read_little(transport)
         own = transport.get_extra_info("socket")
         if own is not None and own.family in TCP:
@@ -72,6 +77,8 @@ class Protocol(H11Protocol):
         self._disarm()
         self._writable()
         self.way.forget()
+        if self._gate is not None:
+            self._gate.lose()
         if self._look_timer is not None:
             self._look_timer.cancel()
         if self._tcp is not None:
@@ -283,6 +290,16 @@ class Protocol(H11Protocol):
             guard: Any = self.app
             guard.count_connection("late")
             self.transport.abort()
+
+
+def _gated(transport: Any, departures: Departures | None) -> tuple[Any, SocketGate | None]:
+    """Return a transport in which answers may wait for windows, where the service has such."""
+    if departures is None:
+        return transport, None
+    if isinstance(transport, SecureTransport):
+        return transport, transport.gated(departures)
+    gate = departures.gate(transport)
+    return gate, gate
 
 
 def _read_little(transport: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from appliance.http.departures import Departures, SocketGate
 from appliance.http.tls import Credential
 from appliance.tls import READ_BYTES, Session, TlsError
 
@@ -143,6 +144,11 @@ class SecureTransport(asyncio.Protocol):
             self._timer = None
 
     # the application's transport
+
+    def gated(self, departures: Departures) -> SocketGate:
+        """Return a gate that is before the socket from now on: what is held is encrypted."""
+        gate = self._socket = departures.gate(self._socket)
+        return gate
 
     def write(self, data: bytes) -> None:
         """Encrypt and send."""

@@ -27,6 +27,7 @@ from appliance.boot.checks import Operator
 from appliance.boot.planning import budget
 from appliance.errors import AuditError
 from appliance.http import protocol, tls
+from appliance.http.departures import Departures
 from appliance.http.listen import BoundSocket, Door, listen_tcp, listen_unix, listen_vsock
 from appliance.http.loop import ServiceLoop, start_threads
 from appliance.http.tls import RaTls
@@ -72,6 +73,9 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
         Watchdog(booted.policy.service.drain_timeout_ms / 1000 + PASS_SECONDS + LAST_SECONDS, lambda: _end(booted))
         threads = start_threads()
         stack.callback(threads.shutdown)
+        if service.timing.windows is not None:
+            server.departures = Departures(service.timing.windows)
+            stack.callback(server.departures.close)
         residue.keep_what_is_there()
         residue.overwrite_on_free()
         booted.ready()
@@ -159,6 +163,7 @@ class Server(uvicorn.Server):
         self._service, self._listening, self._identities = service, listening, identities
         self._tasks: list[asyncio.Task[None]] = []
         self._doors: list[Door] = []
+        self.departures: Departures | None = None  # which send answers in windows
         self.announce: Callable[[], None] = lambda: None  # called when it listens, and hears what asks it to end
         self._changes = Changes(service)
         self._changes.renew = self._renew
@@ -177,7 +182,8 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._service.booted.silence.asyncio_handler)
         await self.lifespan.startup()
-        arrivals = protocol.Arrivals(self.config, self.server_state, self.lifespan.state,
+        arrivals = protocol.Arrivals(self.config, self.server_state,
+                                     {**self.lifespan.state, "departures": self.departures},
                                      budget.connections(self._service.policy.limits))
         for place in self._listening:
             self._doors.append(Door(place, partial(arrivals, place.serves), handshake=tls.HANDSHAKE_SECONDS,

@@ -17,7 +17,7 @@ def cell(pair: str, observer: str, verdicts: Mapping[str, Verdict], *, again: bo
     """Return a cell: the verdict of the classifier with more right answers, and its name. `again`:
     it was run once more, with four times the trials."""
     kind, best = max(verdicts.items(), key=lambda item: item[1].right)
-    numbers = {name: round(getattr(best, name), DIGITS) for name in (
+    numbers = {name: round(float(getattr(best, name)), DIGITS) for name in (
         "share", "at_least", "at_most", "bits", "bits_at_least", "bits_at_most")}
     return {"pair": pair, "observer": observer, "classifier": kind, "judged": best.trials, "again": again, **numbers}
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from benchmarks.leakage.deployed import lane
 from benchmarks.leakage.relay import CAME, LOGGED, READ, SENT
-from benchmarks.leakage.trials import Seen, Trial
+from benchmarks.leakage.trials import METRICS_SECONDS, Seen, Trial
 
 OBSERVERS = ("socket", "disk", "log", "metrics", "receipts")
 STEPS, FIRST, LAST = 64, 12, 4  # of a sequence, and steps whose times and sizes are features
@@ -95,17 +95,18 @@ class Columns:
 class Observed:
     """The observations of a run, by trial."""
 
-    def __init__(self, seen: Seen, events: NDArray[Any], log: Path) -> None:
-        self._seen = seen
+    def __init__(self, seen: Seen, events: NDArray[Any], log: Path, interval: float = 0.0) -> None:
+        """`interval`: seconds of the policy's cadence, whose multiples an onlooker may know."""
+        self._seen, self._interval = seen, interval
         by_port = defaultdict[int, list[int]](list)
         for index, port in enumerate(events["port"]):
             by_port[int(port)].append(index)
         self._events = {port: events[indices] for port, indices in by_port.items()}
         self._polled = self._events.get(0, events[:0])
         self._lines = _lines(log, self._polled[self._polled["kind"] == LOGGED])
-        self._counts = [(at, {name: float(value) for name, value in _SAMPLE.findall(text)})
-                        for at, text in seen.metrics]
-        self._times = np.array([at for at, _ in self._counts])
+        self._counts = [(self._took(port, asked, ended), {name: float(value) for name, value in _SAMPLE.findall(text)})
+                        for asked, ended, port, text in seen.metrics]
+        self._times = np.array([ended for _, ended, _, _ in seen.metrics])
 
     def table(self, pair: str, observer: str) -> Table:
         """Return the features of a pair's trials for an observer."""
@@ -117,6 +118,14 @@ class Observed:
         sequences = [sequence(_merged(series)) for series, _ in found]
         return Table(np.array(rows), np.array(sequences), np.array([each.secret for each in trials]))
 
+    def _took(self, port: int, asked: float, ended: float) -> float:
+        """Seconds on the wire from a request to the last record of its answer: how long its client
+        took is not the appliance's."""
+        events = self._events.get(port, self._polled[:0])
+        events = events[(events["at"] >= asked) & (events["at"] <= ended)]
+        sent, came = (events["at"][events["kind"] == kind] for kind in (SENT, CAME))
+        return float(came[-1] - sent[0]) if len(sent) and len(came) else ended - asked
+
     def _between(self, trial: Trial, port: int, kind: int) -> Steps:
         events = self._events.get(port, self._polled[:0])
         first, last = np.searchsorted(events["at"], [trial.asked - MARGIN_SECONDS, trial.ended + MARGIN_SECONDS])
@@ -125,10 +134,24 @@ class Observed:
         return [(float(at) - trial.asked, float(size)) for at, size in zip(part["at"], part["first"], strict=True)]
 
     def _socket(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
-        """Count times from the request's first record on the wire, not from when it was made."""
         sent, came = (self._between(trial, trial.port, kind) for kind in (SENT, CAME))
-        begun = next((at for at, _ in sent if at >= 0), 0.0)
-        return [[(at - begun, size) for at, size in steps] for steps in (came, sent)], {}
+        begun = self._begun(trial)
+        return [[(at - begun, size) for at, size in steps] for steps in (came, sent)], self._phases(trial, begun, came)
+
+    def _begun(self, trial: Trial) -> float:
+        """The time of the request's first record on the wire, from when it was made: how long its
+        client took is not the appliance's."""
+        return next((at for at, _ in self._between(trial, trial.port, SENT) if at >= 0), 0.0)
+
+    def _phases(self, trial: Trial, begun: float, came: Steps) -> dict[str, float]:
+        """Times as seconds since a multiple of the cadence."""
+        if not self._interval:
+            return {}
+        times = [at for at, _ in came]
+        shown = [begun, *_fixed(times, FIRST), *_fixed(times[::-1], LAST)]
+        phases = [(trial.asked + at) % self._interval for at in shown]
+        return {"phases": float(np.mean(phases[1:])), "spread": float(np.std(phases[1:])),
+                **{f"phase {index}": phase for index, phase in enumerate(phases)}}
 
     def _disk(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
         return [self._between(trial, 0, READ)], {}
@@ -138,14 +161,16 @@ class Observed:
         mine = [(at, line) for at, line in lines if trial.asked - MARGIN_SECONDS <= at <= trial.ended + 0.05]
         document = {f"{index}{path}": number for index, (_, line) in enumerate(mine[:4])
                     for path, number in flat(_without_place(json.loads(line))).items()}
-        return [[(at - trial.asked, float(len(line))) for at, line in mine]], document
+        begun = trial.asked + self._begun(trial)
+        return [[(at - begun, float(len(line))) for at, line in mine]], document
 
     def _metrics(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
+        """As of a reader that keeps its pace."""
         first = max(0, int(np.searchsorted(self._times, trial.asked)) - 1)
-        last = min(len(self._times) - 1, int(np.searchsorted(self._times, trial.ended)) + 1)
-        readings = self._counts[first:last + 1]
-        steps = [(at - trial.asked, sum(abs(after.get(name, 0.0) - before.get(name, 0.0)) for name in after))
-                 for (_, before), (at, after) in itertools.pairwise(readings)]
+        count = 2 + round((trial.ended - trial.asked) / METRICS_SECONDS)
+        readings = self._counts[first:first + count]
+        steps = [(index * METRICS_SECONDS + took, _change(before, after))
+                 for index, ((_, before), (took, after)) in enumerate(itertools.pairwise(readings))]
         before, after = readings[0][1], readings[-1][1]
         return [steps], {name: value - before.get(name, 0.0) for name, value in after.items()}
 
@@ -153,6 +178,10 @@ class Observed:
         envelope = trial.receipt.get("envelope", {})
         statement = json.loads(base64.b64decode(envelope.get("payload", "e30=")))
         return [[(0.0, float(len(json.dumps(trial.receipt))))]], flat(_without_place(statement))
+
+
+def _change(before: dict[str, float], after: dict[str, float]) -> float:
+    return sum(abs(number - before.get(name, 0.0)) for name, number in after.items())
 
 
 def _without_place(document: dict[str, Any]) -> dict[str, Any]:

@@ -142,3 +142,9 @@ PAIRS: dict[str, Callable[[Maker, bool], Asked]] = {
     "schema": _schema,  # free text, or a constrained answer
     "neighbour": _neighbour,  # an idle neighbour, or a busy one
 }
+
+SHOWN = {
+    ("refused", "receipts"),  # a refusal has none: there is no answer to vouch for
+    ("neighbour", "log"),  # each request has a record that names its tenant
+}
+"""Pairs that an observer tells apart by design."""

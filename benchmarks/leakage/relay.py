@@ -1,16 +1,19 @@
 """The onlooker's machine, a process of its own.
 
-    python -m benchmarks.leakage.relay PORT PID LOG OUT
+    python -m benchmarks.leakage.relay PORT PID LOG OUT SECONDS
 
 It relays connections to PORT and notes each TLS record that passes, polls what the process PID has
 read, and how long the audit log LOG is. It prints its port, and writes OUT as it ends: rows of
-`EVENT`. Seconds are of the monotonic clock, which all processes share.
+`EVENT`. Seconds are of the monotonic clock, which all processes share. Each part that a client
+sends waits for up to SECONDS. Clients on the appliance's own machine send between its passes: when
+they do would show how busy they are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import signal
 import sys
 import time
@@ -43,9 +46,12 @@ class Records:
             del self._held[:size]
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, records: Records) -> None:
-    with contextlib.suppress(OSError):
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, records: Records,
+                seconds: float = 0.0) -> None:
+    with contextlib.suppress(OSError, asyncio.CancelledError):
         while data := await reader.read(1 << 16):
+            if seconds:
+                await asyncio.sleep(random.uniform(0, seconds))
             records.feed(data)
             writer.write(data)
             await writer.drain()
@@ -55,8 +61,8 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reco
 class Relay:
     """Relays to a port of this machine, and notes."""
 
-    def __init__(self, target: int) -> None:
-        self._target = target
+    def __init__(self, target: int, seconds: float) -> None:
+        self._target, self._seconds = target, seconds
         self.events: list[tuple[int, int, float, int, int]] = []
 
     def note(self, kind: int, port: int, first: int, second: int) -> None:
@@ -68,7 +74,7 @@ class Relay:
         port = writer.get_extra_info("peername")[1]
         there, back = await asyncio.open_connection("127.0.0.1", self._target)
         await asyncio.gather(
-            _pass(reader, back, Records(lambda size, kind: self.note(SENT, port, size, kind))),
+            _pass(reader, back, Records(lambda size, kind: self.note(SENT, port, size, kind)), self._seconds),
             _pass(there, writer, Records(lambda size, kind: self.note(CAME, port, size, kind))))
 
     async def poll(self, process: int, log: Path) -> None:
@@ -96,7 +102,7 @@ def _read(process: int) -> tuple[int, int]:
 async def main() -> None:
     """Relay until SIGTERM."""
     target, process, log, out = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
-    relay = Relay(target)
+    relay = Relay(target, float(sys.argv[5]))
     server = await asyncio.start_server(relay.serve, "127.0.0.1", 0, backlog=1024)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)

@@ -41,10 +41,11 @@ class Trial:
 
 @dataclass
 class Seen:
-    """Trials in the order in which they ended, and readings of `/metrics` with their times."""
+    """Trials in the order in which they ended, and readings of `/metrics`, each with the times at
+    which it was asked and ended, and the client's port."""
 
     trials: list[Trial] = field(default_factory=list)
-    metrics: list[tuple[float, str]] = field(default_factory=list)
+    metrics: list[tuple[float, float, int, str]] = field(default_factory=list)
     lost: int = 0
     wrong: set[str] = field(default_factory=set)  # statuses that a pair does not compare, in words
 
@@ -156,8 +157,9 @@ async def _watch(port: int, seen: Seen) -> None:
     """Read `/metrics` again and again."""
     client = Client(port, WATCHER)
     while True:
+        own = await client.ready()
         reply = await client.ask(None, "/metrics")
-        seen.metrics.append((reply.ended, reply.body.decode()))
+        seen.metrics.append((reply.asked, reply.ended, own, reply.body.decode()))
         await asyncio.sleep(METRICS_SECONDS)
 
 
@@ -179,7 +181,7 @@ async def run(ports: Ports, lanes: int, waiting: list[Trial], *, model: str, rec
     """Run all trials. SystemExit if too many have no answer, or one has another status than its
     pair compares."""
     seen = Seen()
-    watching = asyncio.create_task(_watch(ports.own, seen))
+    watching = asyncio.create_task(_watch(ports.relay, seen))
     members = {} if stream else {"stream": False}
     runs = [Lane(ports, number, Maker(model, random.Random(f"lane {number} {len(waiting)}"), members),
                  receipts=receipts) for number in range(lanes)]

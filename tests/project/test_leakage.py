@@ -11,6 +11,7 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.policy import load, unenforced
+from benchmarks.leakage import __main__ as leakage
 from benchmarks.leakage import bounds, deployed, features, pairs, relay, trials
 from benchmarks.tenants.wire import Reply
 
@@ -106,6 +107,37 @@ def test_what_a_trial_shows() -> None:
     found = features.Observed(seen, np.array(noted, relay.EVENT), Path("/dev/null")).table("length", "socket")
     assert [[2, 60], [1, 30]] == found.rows[:, :2].tolist()
     assert [True, False] == found.secrets.tolist()
+
+
+def test_an_onlooker_knows_the_cadence() -> None:
+    """Each record's time is also one since a multiple of the clock: 10 ms here, of which these are 5, 2, 4 and 9."""
+    noted = [(relay.SENT, 7, 1.005, 10, 23), (relay.CAME, 7, 1.012, 20, 23), (relay.CAME, 7, 1.024, 20, 23),
+             (relay.CAME, 7, 1.039, 20, 23)]
+    seen = trials.Seen([trials.Trial("length", True, port=7, asked=1.0, ended=2.0)])
+    observed = features.Observed(seen, np.array(noted, relay.EVENT), Path("/dev/null"), 0.01)
+    [shown] = observed.table("length", "socket").rows
+    for phase in (0.005, 0.002, 0.004, 0.009):
+        assert any(abs(each - phase) < 1e-6 for each in shown)
+
+
+def test_readings_of_metrics_have_times_of_the_wire() -> None:
+    """From request to answer, however long their client took to ask and to read: 20 and 30 ms here."""
+    noted = [(kind, 9, at, 30, 23) for kind, at in (
+        (relay.SENT, 1.10), (relay.CAME, 1.11), (relay.SENT, 1.2), (relay.CAME, 1.22), (relay.SENT, 1.4),
+        (relay.CAME, 1.43))]
+    readings = [(asked, ended, 9, f"appliance_requests_total{{}} {count}\n")
+                for asked, ended, count in ((1.09, 1.12, 1), (1.15, 1.31, 2), (1.39, 1.6, 3))]
+    seen = trials.Seen([trials.Trial("length", True, port=7, asked=1.1, ended=1.4)], readings)
+    table = features.Observed(seen, np.array(noted, relay.EVENT), Path("/dev/null")).table("length", "metrics")
+    assert [pytest.approx(0.02), pytest.approx(trials.METRICS_SECONDS + 0.03)] == table.rows[0, 10:12].tolist()
+
+
+@pytest.mark.parametrize(("pair", "observer", "at_most", "above"), [
+    ("refused", "socket", 0.53, True), ("refused", "socket", 0.52, False), ("refused", "receipts", 1.0, False),
+    ("neighbour", "log", 0.9, False), ("neighbour", "socket", 0.9, True)])
+def test_a_cell_that_shows_by_design_does_not_count(pair: str, observer: str, at_most: float, above: bool) -> None:
+    """For the exit code: no receipt vouches for a refusal, and each request has its record."""
+    assert above == leakage.is_above({"pair": pair, "observer": observer, "at_most": at_most}, 52)
 
 
 @pytest.mark.parametrize("setting", deployed.SETTINGS)

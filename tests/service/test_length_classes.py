@@ -7,6 +7,7 @@ parcel fewer leaves: times are tested by a clock of their own in `delivery/test_
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from appliance.auditor import receipts
 from appliance.auditor.receipts import ReceiptDemands
+from appliance.http.windows import Windows
 from appliance.policy import load
 from tests.support import talking_models, tap
 from tests.support.server import KEY, Server, write_policy
@@ -153,6 +155,31 @@ def test_a_body_that_cannot_be_read_may_still_ask_for_a_stream(server: Server, b
     assert 400 == _stream(server, CHAT, body).status
     seen = _ask(server, CHAT, body.replace(b"true", b"null"))
     assert (400, (HEAD, PARCEL)) == (seen.status, seen.records)
+
+
+def _since(seen: Seen) -> float:
+    """Nanoseconds between the opening of a window and a record, in the median."""
+    windows = Windows.of(0.15, 0.3)
+    return statistics.median(at - windows.opening(windows.next(at - windows.ahead_ns) - 1) for at in seen.times)
+
+
+def test_parcels_leave_in_windows_beside_whom_ever(server: Server) -> None:
+    """Alone or beside three busy neighbours, answered or refused, streamed or whole: each at a time of the clock, while
+    no pass is at work. A busy machine may be late, so that there are some attempts."""
+    width = Windows.of(0.15, 0.3).width_ns + 2_000_000
+    streamed = {**_body(CHAT, "plain"), "stream": True}
+    neighbour = {**streamed, "messages": [{"role": "user", "content": "so? " * 20}]}
+    asked = (streamed, {**streamed, "model": "none"}, _body(CHAT, "plain"))
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(ATTEMPTS):
+            alone = _since(_ask(server, CHAT, streamed))
+            busy = [pool.submit(_ask, server, CHAT, neighbour) for _ in range(3)]
+            beside = [pool.submit(_ask, server, CHAT, body) for body in asked]
+            since = [alone, *(_since(each.result()) for each in beside)]
+            assert {200} == {each.result().status for each in busy}
+            if max(since) < width:
+                return
+    pytest.fail("never in windows")
 
 
 def test_heads_do_not_show_what_they_say(server: Server) -> None:

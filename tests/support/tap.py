@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,7 @@ class Seen:
     body: bytes
     headers: http.client.HTTPMessage
     records: tuple[int, ...]
+    times: tuple[int, ...] = ()  # of each record's last byte, in nanoseconds of the monotonic clock
 
 
 def _unverified() -> ssl.SSLContext:
@@ -43,10 +46,11 @@ def _lengths(sent: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def _pump(source: socket.socket, target: socket.socket, note: bytearray) -> None:
+def _pump(source: socket.socket, target: socket.socket, note: bytearray, places: list[tuple[int, int]]) -> None:
     with contextlib.suppress(OSError):  # a side is gone
         while data := source.recv(1 << 16):
             note += data
+            places.append((len(note), time.monotonic_ns()))
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
 
@@ -57,13 +61,13 @@ def post(url: str, path: str, body: bytes | Mapping[str, Any], **headers: str) -
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     with socket.create_server(("127.0.0.1", 0)) as door:
         client = http.client.HTTPSConnection("127.0.0.1", door.getsockname()[1], context=_unverified(), timeout=60)
-        ends, sent = list[socket.socket](), bytearray()
+        ends, sent, places = list[socket.socket](), bytearray(), list[tuple[int, int]]()
 
         def relay() -> None:
             ends.extend((door.accept()[0], socket.create_connection((host, int(port)))))
-            back = threading.Thread(target=_pump, args=(ends[1], ends[0], sent))
+            back = threading.Thread(target=_pump, args=(ends[1], ends[0], sent, places))
             back.start()
-            _pump(ends[0], ends[1], bytearray())
+            _pump(ends[0], ends[1], bytearray(), [])
             back.join()
 
         relaying = threading.Thread(target=relay)
@@ -80,4 +84,6 @@ def post(url: str, path: str, body: bytes | Mapping[str, Any], **headers: str) -
         for end in ends:
             end.close()
     assert {DATA} == {kind for kind, _ in after}
-    return Seen(answer.status, came, answer.headers, tuple(length - SEALING for _, length in after))
+    stops = list(itertools.accumulate(5 + length for _, length in _lengths(bytes(sent))))[before:]
+    times = tuple(next(at for place, at in places if place >= stop) for stop in stops)
+    return Seen(answer.status, came, answer.headers, tuple(length - SEALING for _, length in after), times[:len(after)])

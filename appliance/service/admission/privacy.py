@@ -13,7 +13,9 @@ each):
 * the last event of a streamed answer leaves on a multiple of `total`; another answer or refusal
   begins to, and the rest follows as fast as its client takes it.
 
-With a `cadence` besides, streams and their refusals leave as parcels: delivery/parcels.py.
+With a `cadence` besides, streams and their refusals leave as parcels: delivery/parcels.py. Times
+count from the next multiple of `first_token` on the clock. Each part of an answer is made a while
+before its multiple, and leaves in the window of that: http/windows.py.
 
 Left: the multiple itself (how long, to the grid). With `size_padding`, an event or a whole answer
 has a multiple of that many bytes. An answer that is too long to be made before it leaves goes out
@@ -30,7 +32,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from appliance.http.windows import Windows
+
 _JITTER_STEPS = 1 << 20
+_DIGITS = 6  # of a number of multiples that count: the rest is the rounding of a float
 AWAKE_SECONDS = 10.0  # of silence in a stream: some proxies end a connection after fifteen
 
 
@@ -47,6 +52,23 @@ class Timing:
     def padded(self) -> bool:
         """Whether events of a stream leave on a grid."""
         return self.first_token > 0
+
+    @property
+    def windows(self) -> Windows | None:
+        """The windows in which answers leave; None without a cadence."""
+        return Windows.of(self.cadence, self.first_token) if self.cadence > 0 else None
+
+    @property
+    def lead(self) -> float:
+        """How long before its multiple a part of an answer is made."""
+        return max(self.first_token / 2, min(self.cadence, self.first_token)) if self.cadence > 0 else 0.0
+
+    def origin(self, arrived: float) -> float:
+        """When times of a request begin: a multiple that all requests share, so that the work at
+        its arrival moves none of its answer's."""
+        if not self.cadence:
+            return arrived
+        return math.ceil(round(arrived / self.first_token, _DIGITS)) * self.first_token
 
 
 def round_up(count: int, multiple: int) -> int:
@@ -84,10 +106,12 @@ class Pacer:
     def __init__(self, timing: Timing, arrived: float, *, clock: Callable[[], float] = time.monotonic,
                  sleep: Callable[[float], object] = asyncio.sleep) -> None:
         self.timing = timing
-        self._arrived = arrived
+        self._arrived = timing.origin(arrived)
         self._clock = clock
         self._sleep = sleep
         self._tick = 0  # the last multiple of the first-token grid that was used
+        self._windows = timing.windows
+        self.due: float | None = None  # the multiple at which what is made now leaves in a window
         self.held: float | None = None  # the multiple that the end was held to, in seconds from the arrival
 
     def next_tick(self) -> float:
@@ -101,10 +125,11 @@ class Pacer:
         return self._arrived + self._tick * grid
 
     async def beat(self) -> int:
-        """Sleep until the next multiple of `first_token`, of which none is left out. Returns how
-        many follow up to the next multiple of `total`, which is one of them."""
+        """Sleep until the next multiple of `first_token`, of which none is left out, or until what
+        leaves then is made. Returns how many follow up to the next multiple of `total`, which is
+        one of them."""
         grid = self.timing.first_token
-        self._tick = self._tick + 1 if self._tick else max(1, math.ceil((self._clock() - self._arrived) / grid))
+        self._tick = self._tick + 1 if self._tick else max(1, self._multiples(grid))
         due = self._tick * grid
         await self.until(self._arrived + due)
         left = -self._tick % self.beats
@@ -130,14 +155,39 @@ class Pacer:
     def end(self) -> float:
         """The multiple at which the answer's last byte leaves, by the clock."""
         grid = self.timing.total
-        now = self._clock()
         if grid <= 0:
-            return now
-        return self._arrived + math.ceil((now - self._arrived) / grid) * grid
+            return self._clock()
+        return self._arrived + max(self._windows is not None, self._multiples(grid)) * grid
+
+    def _multiples(self, grid: float) -> int:
+        """How many multiples from the request to the first that can be met."""
+        count = (self._clock() + self.timing.lead - self._arrived) / grid
+        return math.ceil(count if self._windows is None else round(count, _DIGITS))
 
     async def until(self, due: float) -> None:
-        """Sleep until a multiple, and for a random time on top."""
-        delay = due + self.timing.jitter * secrets.randbelow(_JITTER_STEPS) / _JITTER_STEPS - self._clock()
+        """Sleep until a multiple, and for a random time on top; where answers leave in windows,
+        until what leaves then is made."""
+        due += self.timing.jitter * secrets.randbelow(_JITTER_STEPS) / _JITTER_STEPS
+        if self._windows is not None:
+            self.due, windows = due, self._windows
+            due = windows.opening(windows.number(due - self.timing.lead)) / 1e9
+        await self._until(due)
+
+    def first(self) -> None:
+        """Let what is made now leave at the multiple at which a stream would begin, if there are
+        windows."""
+        if self._windows is not None:
+            grid = self.timing.first_token
+            self.due = self._arrived + max(1, self._multiples(grid)) * grid
+
+    async def leave(self) -> None:
+        """Sleep until what was made leaves, where no window holds it."""
+        due, self.due = self.due, None
+        if due is not None:
+            await self._until(due)
+
+    async def _until(self, due: float) -> None:
+        delay = due - self._clock()
         if delay > 0:
             await self._sleep(delay)  # type: ignore[misc]
 

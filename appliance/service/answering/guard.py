@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES
 from appliance.api.problems import RequestError
 from appliance.audit import endpoints
 from appliance.audit.endpoints import INFERENCE
+from appliance.http.departures import SocketGate
 from appliance.http.framing import Framing
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
@@ -84,6 +85,7 @@ class Guard:
                 await self._rescue(exchange, reply, RequestError("shutting_down", retry_after=5))
             raise
         finally:
+            reply.release()
             self._service.books.metrics.in_flight.dec()
             self._finish(exchange)
             scope["headers"].clear()  # type: ignore[attr-defined]  # a list: the connection keeps it, and the key
@@ -138,6 +140,7 @@ class Reply:
     def __init__(self, exchange: Exchange, send: Send, service: Wiring, scope: HTTPScope) -> None:
         """`scope` of the request: its connection knows whether it ends with this answer."""
         self._exchange, self._send, self._service, self._scope = exchange, send, service, scope
+        self._gate: SocketGate | None = scope["state"].get("gate")
         self._head: Message | None = None
         self._held = b""  # of the body
         self._tail = b""  # what follows it
@@ -172,7 +175,33 @@ class Reply:
         self._tail = self._exchange.departure.tail() if self._exchange.entry.code is None else b""
         head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
         self.started = True
+        if self._exchange.endpoint not in INFERENCE:
+            self._exchange.pacer.first()
+        await self._hold()
         await self._send(head)
+
+    async def _hold(self) -> None:
+        """Keep what is sent from now on, if it is to leave in a window."""
+        if self._exchange.pacer.due is None:
+            return
+        if self._gate is None:
+            await self._exchange.pacer.leave()
+        else:
+            self._gate.hold()
+
+    async def _out(self, data: bytes, *, more: bool) -> None:
+        """Send a part of the body, with all that is kept."""
+        await self._hold()
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        pacer = self._exchange.pacer
+        if pacer.due is not None and self._gate is not None:
+            due, pacer.due = pacer.due, None
+            await self._gate.leave(due)
+
+    def release(self) -> None:
+        """Keep nothing of an answer that is over."""
+        if self._gate is not None:
+            self._gate.release()
 
     async def _refuse_alike(self, head: Message, body: bytes) -> None:
         """Send a refusal as the stream leaves that it was asked for."""
@@ -187,7 +216,7 @@ class Reply:
             if not self.started:
                 await self._leave(head)
             self.ended = self._exchange.departure.complete
-            await self._send({"type": "http.response.body", "body": parcel, "more_body": not self.ended})
+            await self._out(parcel, more=not self.ended)
 
     async def _record(self, write: Callable[[Wiring, Exchange], None]) -> None:
         try:
@@ -210,8 +239,7 @@ class Reply:
             start, spaces = start + len(piece), spaces - filling
             left = not more and (start < len(body) or spaces > 0)
             self.ended = not (more or left)
-            await self._send({"type": "http.response.body", "body": piece + b" " * filling,
-                              "more_body": more or left})
+            await self._out(piece + b" " * filling, more=more or left)
         self._held = body[start:]
 
     async def problem(self, error: RequestError, body: bytes) -> None:

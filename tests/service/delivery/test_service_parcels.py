@@ -78,6 +78,7 @@ def _leave(source: Script, *, late: float = 0.0, slow: float = 0.0) -> list[tupl
         made = Parcels(source, pacer, SIZE, lambda data: data)
         async for parcel in made.leave():
             ends.append(made.over)
+            await pacer.leave()
             found.append((round(clock.now - arrived, 6), parcel))
             source.left += 1
             clock.now += slow
@@ -156,7 +157,7 @@ def test_an_end_that_cannot_be_noted_is_an_error_in_its_place(last: int) -> None
 
 def test_a_late_head_is_on_a_later_multiple() -> None:
     """The end is on the same one."""
-    found = _leave(Script([_event(20)], _event(20)), late=0.15)
+    found = _leave(Script([_event(20)], _event(20)), late=0.12)
     assert [0.2, 0.3, 0.4, 0.5] == [at for at, _ in found]
 
 
@@ -176,6 +177,7 @@ def test_a_refusal_leaves_as_a_stream(words: int) -> None:
     async def run() -> AsyncIterator[tuple[float, bytes]]:
         pacer = Pacer(Timing(GRID, TOTAL, cadence=0.01), arrived, clock=clock, sleep=clock.sleep)
         async for parcel in parcels.refusal(json.dumps("x" * words).encode(), pacer, SIZE, end):
+            await pacer.leave()
             yield round(clock.now - arrived, 6), parcel
 
     async def end() -> None:
@@ -188,10 +190,48 @@ def test_a_refusal_leaves_as_a_stream(words: int) -> None:
 
     found = asyncio.run(all_of())
     assert json.loads(b"".join(parcel for _, parcel in found)) == "x" * words
-    assert [found[-1][0]] == ended
+    [end_noted] = ended
+    assert found[-2][0] <= end_noted < found[-1][0]
     count = PER_TOTAL if words < 4 * SIZE else 2 * PER_TOTAL
     assert [(round(GRID * number, 6), SIZE) for number in range(1, count + 1)] == [
         (at, len(parcel)) for at, parcel in found]
+
+
+@pytest.mark.parametrize("arrived", [1000.0, 1000.03, 1000.0999])
+def test_times_are_the_clocks(arrived: float) -> None:
+    """They count from the next multiple after a request's arrival: nothing that delays it by less moves its answer. A
+    parcel is made at least an interval before it leaves, while no pass is at work."""
+    clock = Clock()
+    clock.now = arrived
+    made, left = list[float](), list[float]()
+
+    async def run() -> None:
+        pacer = Pacer(Timing(GRID, TOTAL, cadence=0.02), arrived, clock=clock, sleep=clock.sleep)
+        for _ in range(PER_TOTAL):
+            more = await pacer.beat()
+            made.append(clock.now)
+            await pacer.leave()
+            left.append(round(clock.now, 6))
+        assert (0, TOTAL) == (more, pacer.held)
+
+    asyncio.run(run())
+    first = 1000.1 if arrived == 1000.0 else 1000.2
+    assert [round(first + number * GRID, 6) for number in range(PER_TOTAL)] == left
+    assert all(0.02 <= there - here <= GRID for here, there in zip(made, left, strict=True))
+    assert all(0.75 <= at / 0.02 % 1 <= 15 / 16 for at in made)
+
+
+def test_a_whole_answer_is_made_before_its_multiple() -> None:
+    """So is a refusal. One that is not made in time has the next."""
+    for took, end in ((0.1, 0.5), (0.44, 0.5), (0.46, 1.0)):
+        clock = Clock()
+        pacer = Pacer(Timing(GRID, TOTAL, cadence=0.02), clock.now, clock=clock, sleep=clock.sleep)
+        clock.now += took
+        asyncio.run(pacer.hold_end())
+        assert 0.02 <= 1000 + end - clock.now <= GRID
+        assert end == pytest.approx(pacer.held)
+        asyncio.run(pacer.leave())
+        assert clock.now == pytest.approx(1000 + end)
 
 
 def test_cover_has_each_size_and_says_nothing() -> None:
