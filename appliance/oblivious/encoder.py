@@ -170,7 +170,7 @@ def _in_bytes(text: str, spans: Sequence[Span]) -> list[Span]:
 
 
 def _tokens(merges: MergeList, symbols: dict[str, int]) -> NDArray[np.int32]:
-    """The token of each symbol; of one that is written by bytes, NONE and their number.
+    """The token of each symbol, or NONE plus its bytes where it is written by these.
     UnsupportedError where a symbol stands for several."""
     tokens = np.full(max(symbols.values()) + 1, NONE, np.int32)
     for text, symbol in symbols.items():

@@ -1,5 +1,5 @@
-"""Tokenizers whose letters are characters and whose spaces are marks, by bytes: the first merges make
-characters, and a space stands for the mark."""
+"""Tokenizers whose letters are characters and whose spaces are marks, by bytes: the first merges
+make characters, and a space stands for the mark."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def run_of(ranks: Mapping[str, int]) -> int:
 
 
 def _in_order(ranks: Mapping[str, int], run: int) -> list[str]:
-    """Merges by rank, those of a run by their length. UnsupportedError where two others have one."""
+    """Merges by rank, in a run by length. UnsupportedError where two others have one."""
     if len(set(ranks.values())) < len(ranks) - max(run - 2, 0):
         raise UnsupportedError("two tokens of the model have the same score, which has no oblivious form yet",
                                hint=_HINT)

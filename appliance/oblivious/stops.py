@@ -60,7 +60,7 @@ class StopTable:
         self._set(COUNT=len(data))
 
     def result(self) -> tuple[int, int, int]:
-        """What the last call found: see `StopPass`."""
+        """FOUND, ENDED and HELD of the last call."""
         found = StopPass(self.address)
         return found.FOUND, found.ENDED, found.HELD
 
@@ -74,7 +74,7 @@ def _bits(mask: NDArray[np.bool_]) -> bytes:
 
 
 class SweptStops(StopFilter):
-    """A filter whose search is compiled. What it passes on is that of `StopFilter`."""
+    """A filter whose search is compiled. It passes on what `StopFilter` does."""
 
     def __init__(self, stops: Sequence[str], kernels: KernelTable) -> None:
         super().__init__(stops)
@@ -96,7 +96,7 @@ class SweptStops(StopFilter):
         return passed.decode()
 
     def _take(self, table: StopTable, data: bytes) -> bytes:
-        """What a part of a text lets pass."""
+        """Take a part of a text; return the bytes that pass."""
         table.write(data)
         self._find(table.address)
         found, ended, held = table.result()

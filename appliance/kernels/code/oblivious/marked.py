@@ -31,7 +31,7 @@ def is_mark(text: int) -> int:
 
 @device
 def led(call: TextPass, i: int, taken: int) -> int:
-    """1 at the place of a space before a stretch of text: the last byte of what was taken before it,
+    """1 at the place of a space before a stretch of text: the last byte of what was taken before,
     or the first of all."""
     begins = (1 - (i64(get_i32(array(call, TAKEN) + 4 * i + 4)) & 1)) & (1 if i + 1 < call.COUNT else 0)
     first = call.FIRST & (1 if i == 0 else 0)
@@ -65,7 +65,7 @@ def cut_marked(call: TextPass) -> None:
 
 @device(inline=False)
 def join_spaces(call: TextPass, symbol: int, alive: int) -> None:
-    """Make one symbol of each RUN spaces in a row, from the left, and of those that are left."""
+    """Make one symbol of each RUN spaces in a row, from the left, and one of the rest."""
     fixed, ahead, rest, left = array(call, FIXED), array(call, AHEAD), 0, 0
     for i in range(call.LENGTH - 1, -1, -1):
         lives = get_i32(alive + 4 * i) == 1

@@ -98,7 +98,7 @@ def _gathered(code: Code, base: Val, planes: int, places: Sequence[Val], found: 
 
 
 def _sweep(planes: int, name: str) -> Any:
-    """So many numbers of the entries of all indices: `(table, pages, indices, bytes of them, *to)`."""
+    """A sweep for so many numbers of an entry: `(table, pages, indices, bytes of these, *to)`."""
     def sweep(code: Code, values: list[Val]) -> None:
         table, pages, index, nbytes, *to = values
         page_of = _shuffled if code.target == "avx512vnni" else _gathered
