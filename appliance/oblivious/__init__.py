@@ -15,6 +15,7 @@ Tokens equal those of `text.tokenizer`. docs/concepts/memory-access.md lists the
 tell of a text.
 """
 
+from appliance.oblivious.stops import SweptStops
 from appliance.oblivious.sweeps import Sweeps
 
-__all__ = ["Sweeps"]
+__all__ = ["Sweeps", "SweptStops"]

@@ -8,8 +8,7 @@ import numpy as np
 from appliance.boot.selftest import inputs
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, points
-from appliance.oblivious import Sweeps
-from appliance.oblivious.stops import SweptStops
+from appliance.oblivious import Sweeps, SweptStops
 from appliance.text.tokenizer import Tokenizer, load
 from appliance.text.tokenizer.tokenizer import byte_letters
 

@@ -34,7 +34,7 @@ from appliance.engine.decode.healing import Healing, Lexicon
 from appliance.engine.decode.masks import AnswerConstraint
 from appliance.engine.decode.sampler import Sampler, Sampling, log_probabilities
 from appliance.errors import CapacityError, EngineError
-from appliance.oblivious.stops import SweptStops
+from appliance.oblivious import SweptStops
 from appliance.text.stops import StopFilter
 from appliance.text.tokenizer.stream import TextStream
 
