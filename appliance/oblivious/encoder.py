@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from appliance.errors import CapacityError, UnsupportedError
 from appliance.kernels.layouts.blind import ARRAYS, NONE, SHIFTS_OF_PAGE, TextPass
 from appliance.kernels.runtime.table import KernelTable
-from appliance.oblivious.cuts import cut_of, ranges
+from appliance.oblivious.cuts import Cut, cut_of, ranges
+from appliance.oblivious.marked import by_bytes, cut_number
 from appliance.oblivious.pages import PAGE, PagedTable
 from appliance.oblivious.pairs import pair_table, single_merges, symbols_of
 from appliance.oblivious.wholes import whole_words
@@ -81,9 +82,13 @@ class Encoder:
 
     def __init__(self, merges: MergeList, kernels: KernelTable) -> None:
         """UnsupportedError for a tokenizer that is not covered."""
-        cut, ranks = cut_of(merges.pre), single_merges(merges.ranks)
+        marked, self._leads = cut_number(merges), merges.leads
+        cut = Cut() if merges.marked else cut_of(merges.pre)
+        merges, run = by_bytes(merges) if merges.marked else (merges, 0)
+        ranks = merges.ranks if merges.marked else single_merges(merges.ranks)
         symbols = symbols_of(ranks, merges.letters)
-        table, found, words = pair_table(ranks, symbols), ranges(cut), whole_words(merges)
+        paired = {merge: rank for merge, rank in ranks.items() if rank >= run - 1}
+        table, found, words = pair_table(paired, symbols), ranges(cut), whole_words(merges)
         self._kernels, self._encode = kernels, kernels.function("encode_text")
         tokens = _tokens(merges, symbols)
         tables = {"RANGES": found, "SHIFTS": table.shifts, "PAIRS": table.pairs, "WHOLES": words.keys,
@@ -92,6 +97,7 @@ class Encoder:
         self._fixed = {name: each.address for name, each in self.tables.items()} | {
             "WHOLE_COUNT": len(words.tokens), "WHOLE_ROW": words.rows.shape[1], "WHOLE_SYMBOL": len(tokens),
             "WHOLE_PAGES": self.tables["WHOLE_BYTES"].count,
+            "MARKED": marked, "LEADS": int(merges.leads), "RUN": run,
             "RANGE_COUNT": len(found), "LINES": int(cut.lines), "DIGITS": cut.digits, "EACH_DIGIT": int(cut.each_digit),
             "SHIFT_PAGES": len(table.shifts) // SHIFTS_OF_PAGE, "BUCKETS": table.buckets,
             "PAIR_PAGES": self.tables["PAIRS"].count, "TOKEN_PAGES": self.tables["TOKENS"].count, "ROUNDS": ROUNDS}
@@ -99,16 +105,18 @@ class Encoder:
         self.blocks = 0
         """Blocks of rounds that the last text took."""
 
-    def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span]) -> list[int]:
+    def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span], *,
+               inside: bool = False) -> list[int]:
         """Token ids of a text, in which special tokens are found but where a guarded one touches a
-        span."""
-        data = text.encode()
-        spans = _in_bytes(text, untrusted)
+        span. `inside`: as of `Tokenizer.encode`."""
+        first = int(self._leads and not inside)
+        data = bytes(first) + text.encode()
+        spans = [(start + first, end + first) for start, end in _in_bytes(text, untrusted)]
         length = class_of(len(data))
         with self._lock:
             room = self.room(length)
             try:
-                return self._run(data, spans, room, self._marks_of(tuple(specials)), length)
+                return self._run(data, spans, room, self._marks_of(tuple(specials)), first)
             finally:
                 room.wipe()
                 if length > _KEPT:
@@ -127,7 +135,8 @@ class Encoder:
             self._marks[specials] = MarkTable(specials)
         return self._marks[specials]
 
-    def _run(self, data: bytes, spans: Sequence[Span], room: TextRoom, marks: MarkTable, length: int) -> list[int]:
+    def _run(self, data: bytes, spans: Sequence[Span], room: TextRoom, marks: MarkTable, first: int) -> list[int]:
+        length = class_of(len(data))
         barred = bytearray(length)
         for start, end in spans:
             barred[start:end] = b"\1" * (end - start)
@@ -136,7 +145,7 @@ class Encoder:
         for name, value in (self._fixed | {
                 "TEXT": room.text.address, "COUNT": len(data), "LENGTH": length, "BARRED": room.barred.address,
                 "MARKS": marks.address, "MARK_COUNT": marks.count, "WORK": room.work.address,
-                "STRIDE": room.stride}).items():
+                "STRIDE": room.stride, "FIRST": first}).items():
             call[TextPass.offsets[name] // 8] = value
         count = self._encode(room.call.address)
         self.blocks = int(call[TextPass.offsets["BLOCKS"] // 8])
@@ -161,12 +170,14 @@ def _in_bytes(text: str, spans: Sequence[Span]) -> list[Span]:
 
 
 def _tokens(merges: MergeList, symbols: dict[str, int]) -> NDArray[np.int32]:
-    """The token of each symbol. UnsupportedError where a symbol stands for several."""
+    """The token of each symbol, or NONE plus its bytes where it is written by these.
+    UnsupportedError where a symbol stands for several."""
     tokens = np.full(max(symbols.values()) + 1, NONE, np.int32)
     for text, symbol in symbols.items():
         ids = merges.ids_of(text)
         if len(ids) > 1:
             raise UnsupportedError("the model's merges make a part without a token, which has no oblivious form yet",
                                    hint='use another model, or privacy.memory_access = "open"')
-        tokens[symbol] = ids[0] if ids else NONE
+        apart = len(text) if merges.marked and len(text) > 1 else 0
+        tokens[symbol] = ids[0] if ids else NONE + apart
     return tokens

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import UnsupportedError
-from appliance.kernels.layouts.blind import NONE, PAIRS_OF_PAGE, SHIFTS_OF_PAGE
+from appliance.kernels.layouts.blind import NONE, PAIRS_OF_PAGE, SHIFTS_OF_PAGE, SYMBOL_BITS
+from appliance.oblivious.pages import in_units
 
 _LOAD = 0.92  # of all slots
 _TRIES = 32  # shifts that are tried at once
-_MOST = 1 << 19  # pairs
+_MOST = 1 << 20  # pairs
 _LEFT, _RIGHT, _SHIFT = 0x9E3779B1, 0x85EBCA77, 0x85EBCA6B  # as `code/oblivious/sweep` has them
 _FIRST, _SECOND, _LAST = 0x7FEB352D, 0x846CA68B, 0xC2B2AE35
 
@@ -29,7 +30,7 @@ class PairTable(NamedTuple):
     """The merges, as `TextPass` has them."""
 
     shifts: NDArray[np.int32]  # whole pages
-    pairs: NDArray[np.int32]  # whole pages of (left, right, rank, least)
+    pairs: NDArray[np.int32]  # whole pages of units: see `SYMBOL_BITS`
     buckets: int
 
 
@@ -44,11 +45,11 @@ def single_merges(ranks: Mapping[str, int]) -> dict[str, int]:
     return {merge: ranks[merge] for merge in kept if merge is not None}
 
 
-def last_merge(text: str, ranks: Mapping[str, int]) -> str | None:
-    """The merge that makes a text whole; None where none does."""
+def last_merge(text: str, ranks: Mapping[str, int], joiner: str = " ") -> str | None:
+    """The merge that makes a text whole, as "left right"; None where none does."""
     parts, last, none = list(text), None, len(ranks)
     while len(parts) > 1:
-        pairs = [ranks.get(f"{left} {right}", none) for left, right in pairwise(parts)]
+        pairs = [ranks.get(f"{left}{joiner}{right}", none) for left, right in pairwise(parts)]
         best = min(pairs)
         if best == none:
             return None
@@ -78,8 +79,8 @@ def pair_table(ranks: Mapping[str, int], symbols: Mapping[str, int]) -> PairTabl
     for symbol, two in parts.items():  # by rising rank
         for pair in _borders(parts, *two):
             least.setdefault(pair, symbol - 256)
-    if len(least) > _MOST:
-        raise UnsupportedError(f"the model's merges make {len(least)} pairs; allowed: {_MOST}",
+    if len(least) > _MOST or max(symbols.values()) >> SYMBOL_BITS:
+        raise UnsupportedError(f"the model's {len(ranks)} merges make {len(least)} pairs; allowed: {_MOST}",
                                hint='use another model, or privacy.memory_access = "open"')
     own = {pair: symbol - 256 for symbol, pair in parts.items()}
     rows = np.array([(*pair, own.get(pair, NONE), low) for pair, low in least.items()], np.int32).reshape(-1, 4)
@@ -125,12 +126,20 @@ def _placed(rows: NDArray[np.int32]) -> PairTable:
     sizes = np.bincount(bucket, minlength=buckets)
     starts = np.cumsum(sizes) - sizes
     shifts, free = np.zeros(buckets, np.int32), np.ones(count, np.bool_)
-    pairs = np.full((count, 4), -2, np.int32)
+    entries, pairs = _entries(rows), np.full((count, 3), -2, np.int32)
     for number in np.argsort(-sizes, kind="stable")[:np.count_nonzero(sizes)].tolist():
         members = order[starts[number]:starts[number] + sizes[number]]
         shifts[number], slots = _shift(hashes[members], free)
-        free[slots], pairs[slots] = False, rows[members]
-    return PairTable(shifts, pairs, buckets)
+        free[slots], pairs[slots] = False, entries[members]
+    return PairTable(shifts, in_units(pairs), buckets)
+
+
+def _entries(rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Rows (left, right, rank, least) as a sweep finds them (n, 3)."""
+    left, right, rank, least = rows.astype(np.uint32).T
+    low, high = rank & np.uint32((1 << 32 - SYMBOL_BITS) - 1), rank >> np.uint32(32 - SYMBOL_BITS)
+    words = np.stack([left | low << np.uint32(SYMBOL_BITS), right | high << np.uint32(SYMBOL_BITS), least], 1)
+    return words.view(np.int32)
 
 
 def _shift(hashes: Words, free: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:

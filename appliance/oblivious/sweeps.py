@@ -18,14 +18,19 @@ class Sweeps:
     def __init__(self, tokenizer: Tokenizer, kernels: KernelTable) -> None:
         """UnsupportedError for a tokenizer that is not covered."""
         if tokenizer.merges is None:
-            raise UnsupportedError("the model's tokenizer has no oblivious form yet; covered: byte-level BPE",
+            raise UnsupportedError("the model's tokenizer has no oblivious form yet; covered: BPE",
                                    hint='use another model, or privacy.memory_access = "open"')
+        short = [each.text for each in tokenizer.specials if len(each.text.encode("utf-8", "surrogateescape")) < 2]
+        if tokenizer.merges.leads and short:
+            raise UnsupportedError(f"the special token {short[0]!r} has one byte, which leaves no place for the space "
+                                   "after it", hint='use another model, or privacy.memory_access = "open"')
         self.encoder, self.rows = Encoder(tokenizer.merges, kernels), PieceRows(tokenizer, kernels)
 
-    def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span]) -> list[int]:
+    def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span], *,
+               inside: bool = False) -> list[int]:
         """Token ids of a text, in which special tokens are found but where a guarded one touches a
-        span."""
-        return self.encoder.encode(text, specials, untrusted)
+        span. `inside`: as of `Tokenizer.encode`."""
+        return self.encoder.encode(text, specials, untrusted, inside=inside)
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""

@@ -249,6 +249,25 @@ def _pieces(_rest: str) -> bytes:
     return b"".join(map(tokenizer.piece, range(tokenizer.vocab_size)))
 
 
+def _stopped() -> bytes:
+    """By Python's own search in all that came: what passes cannot become a stop string with what comes."""
+    whole, found = kernel_search.text() + "c" * 90, list[str]()
+    for at in range(0, len(whole), 50):
+        passed, number, came = [""], None, ""
+        for start in range(at, at + 120, 3):
+            came = whole[at:start + 3] if number is None else came
+            ends = sorted((came.find(stop) + len(stop), came.find(stop), place)
+                          for place, stop in enumerate(kernel_search.STOPS) if stop in came)
+            held = max((size for stop in kernel_search.STOPS for size in range(1, len(stop))
+                        if came.endswith(stop[:size])), default=0)
+            until = ends[0][1] if ends else len(came) - held
+            number = ends[0][2] if ends else None
+            passed.append(came[len("".join(passed)):until])
+        rest = "" if number is not None else came[len("".join(passed)):]
+        found.append("|".join([*passed[1:], rest, str(number)]))
+    return "".join(found).encode()
+
+
 def _picked() -> bytes:
     pieces = kernel_inputs.stream("pieces", 3 * kernel_answers.PIECE).tobytes() + bytes(kernel_answers.PLACE)
     size = kernel_answers.PLACE
@@ -290,7 +309,7 @@ _ANSWERS: dict[str, Callable[[str], bytes]] = {
     "attend": _attend,
     "query": lambda _rest: caches.query_bytes(kernel_attention.queries(kernel_attention.TILES[0])),
     "fetch": _fetch,
-    "find": lambda _rest: _found(),
+    "find": lambda rest: _found() if rest == "spans" else _stopped(),
     "pick": lambda _rest: _picked(),
     "weigh": _weigh, "running": _running, "mark": _marked, "bring": _forward,
     "sort": _sorted, "add": _added, "place": _places, "encode": _encoded, "token": _pieces,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,18 @@ import pytest
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.sampler import Sampler, Sampling
 from appliance.oblivious import Sweeps
+from appliance.oblivious.encoder import ROUNDS
 from appliance.text.tokenizer import Tokenizer
 from tests.support.extent import WHOLE
-from tests.support.oblivious import both, drawn_texts, forms, kernels, memory_of, small_merges
+from tests.support.oblivious import both, drawn_texts, encoder_of, forms, kernels, memory_of, small_merges
 from tests.support.page_traces import PAGE, PageTracer
-from tests.support.vocabularies import byte_level
+from tests.support.step_traces import StepTracer
+from tests.support.vocabularies import byte_level, sentencepiece
 
 PAIRS = 10_000 if WHOLE else 200
 VOCABULARY = 5000
+_WORDS = {"\u2581": -1.0, "t": -9.0, "h": -8.0, "e": -7.0, "th": -3.0, "the": -2.0, "\u2581the": -1.5, "é": -6.0,
+          "\u0432": -5.0}
 
 
 def _encode_traces(swept: Tokenizer, texts: list[str], nbytes: int, folder: Path, window: int) -> set[bytes]:
@@ -43,6 +48,23 @@ def test_texts_of_one_class_have_one_trace(tmp_path: Path) -> None:
 def test_a_real_vocabulary_has_one_trace(nbytes: int, count: int, tmp_path: Path) -> None:
     """So do texts by the demo model's tables, of hundreds of pages."""
     assert 1 == len(_encode_traces(both()[1], drawn_texts(count, nbytes, 2), nbytes, tmp_path, 24))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [byte_level(small_merges()), sentencepiece(_WORDS)], ids=("bytes", "marks"))
+def test_texts_of_one_class_have_the_same_steps(kinds: Any, tmp_path: Path) -> None:
+    """No jump of the compiled code depends on a text: prose, scripts, white space, control-like text. All rounds are
+    alike, so that fewer do."""
+    swept = forms(kinds)[1]
+    encoder, tracer, traces = encoder_of(swept), StepTracer(kernels().address("encode_text"), tmp_path), set()
+    encoder._fixed["ROUNDS"] = ROUNDS if WHOLE else 5
+    for text in drawn_texts(20 if WHOLE else 3, 250, 4):
+        swept.encode(text, parse_special=True)
+        with tracer.tracing():
+            swept.encode(text, parse_special=True)
+        assert 1 == encoder.blocks
+        traces.add(tracer.steps.tobytes())
+    assert 1 == len(traces)
 
 
 def test_tokens_of_one_vocabulary_have_one_trace(tmp_path: Path) -> None:
@@ -125,6 +147,26 @@ def test_few_candidates_have_the_trace_of_many(sampling: Sampling, tmp_path: Pat
         with tracer.tracing():
             Sampler(sampling, (), vocabulary, scratch).choose(logits, np.packbits(allowed, bitorder="little").tobytes())
         traces.add(tracer.pages)
+    assert 1 == len(traces)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [
+    Sampling(seed=5, min_p=0.1), Sampling(seed=5, typical_p=0.8),
+    Sampling(seed=5, top_k=9, top_p=0.9, repeat_penalty=1.2, logit_bias={7: 1.0})][:3 if WHOLE else 1])
+def test_choices_have_the_same_steps(sampling: Sampling, tmp_path: Path) -> None:
+    """No jump of the compiled code depends on logits, nor on what was chosen before."""
+    size, rng, traces = 300, np.random.default_rng(6), set()
+    scratch, tracer = Scratch(size, kernels(), sweeps=True), StepTracer(kernels().address("add_up"), tmp_path)
+    for number, spread in enumerate((1, 1e-6, 100, 9)[:4 if WHOLE else 3]):
+        logits = rng.standard_normal(size).astype(np.float32) * np.float32(spread)
+        sampler = Sampler(sampling, rng.integers(size, size=9).tolist(), size, scratch)
+        if number:
+            with tracer.tracing():
+                sampler.choose(logits)
+            traces.add(tracer.steps.tobytes())
+        else:
+            sampler.choose(logits)
     assert 1 == len(traces)
 
 

@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096, RANGES = 64, OPEN = 64 };
+enum { PAGE = 4096, RANGES = 4096, OPEN = 64 };
 
-static struct { uint64_t first, end; } ranges[RANGES];
+static struct { uint64_t first, end; int rights; } ranges[RANGES];
 static uint64_t open_pages[OPEN], *notes, room;
 static volatile uint64_t count;
 static int range_count, window, used, oldest;
@@ -33,12 +33,13 @@ static void fault(int number, siginfo_t *info, void *context)
 		used++;
 	open_pages[oldest] = page;
 	oldest = (oldest + 1) % window;
-	mprotect((void *)page, PAGE, PROT_READ | PROT_WRITE);
+	mprotect((void *)page, PAGE, ranges[range].rights);
 }
 
-void trace_add(uint64_t first, uint64_t end)
+void trace_add(uint64_t first, uint64_t end, int rights)
 {
 	ranges[range_count].first = first;
+	ranges[range_count].rights = rights;
 	ranges[range_count++].end = end;
 }
 
@@ -53,8 +54,12 @@ void trace_begin(uint64_t *to, uint64_t most, int pages)
 
 uint64_t trace_end(void)
 {
-	for (int range = 0; range < range_count; range++)
-		mprotect((void *)ranges[range].first, ranges[range].end - ranges[range].first, PROT_READ | PROT_WRITE);
+	for (int range = 0; range < range_count; range++) {
+		uint64_t first = ranges[range].first, end = ranges[range].end;
+		if (mprotect((void *)first, end - first, ranges[range].rights)) /* a part of it is gone by now */
+			for (uint64_t page = first; page < end; page += PAGE)
+				mprotect((void *)page, PAGE, ranges[range].rights);
+	}
 	sigaction(SIGSEGV, &before, 0);
 	return count;
 }

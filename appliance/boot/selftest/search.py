@@ -8,7 +8,7 @@ import numpy as np
 from appliance.boot.selftest import inputs
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, points
-from appliance.oblivious import Sweeps
+from appliance.oblivious import Sweeps, SweptStops
 from appliance.text.tokenizer import Tokenizer, load
 from appliance.text.tokenizer.tokenizer import byte_letters
 
@@ -74,3 +74,16 @@ def token_row(table: KernelTable) -> bytes:
     """Return the bytes of all tokens, one after the other."""
     rows = Sweeps(tokenizer := vocabulary("gpt-2"), table)
     return b"".join(map(rows.piece, range(tokenizer.vocab_size)))
+
+
+STOPS = ("a1", "bbb", "aabb", "bb", "- \né", "c" * 70, "é" + "a" * 90)  # more bytes than a word has bits
+
+
+def find_stops(table: KernelTable) -> bytes:
+    """Return what passes of the text's parts, each in pieces of 3 characters, and what ended it."""
+    whole, found = text() + "c" * 90, list[bytes]()
+    for at in range(0, len(whole), 50):
+        stops = SweptStops(STOPS, table)
+        passed = [stops.push(whole[start:start + 3]) for start in range(at, at + 120, 3)]
+        found += ["|".join([*passed, stops.flush(), str(stops.found)]).encode()]
+    return b"".join(found)

@@ -34,6 +34,7 @@ from appliance.engine.decode.healing import Healing, Lexicon
 from appliance.engine.decode.masks import AnswerConstraint
 from appliance.engine.decode.sampler import Sampler, Sampling, log_probabilities
 from appliance.errors import CapacityError, EngineError
+from appliance.oblivious import SweptStops
 from appliance.text.stops import StopFilter
 from appliance.text.tokenizer.stream import TextStream
 
@@ -177,7 +178,8 @@ class Generation:
         self._ends = frozenset() if ignoring else request.ending.ends(tokenizer.eot_ids)
         self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch, tokenizer.suppressed)
         self._stream = TextStream(tokenizer, request.visible)
-        self._stops = StopFilter(request.stop)
+        sweep = scratch.sweep
+        self._stops = StopFilter(request.stop) if sweep is None else SweptStops(request.stop, sweep.kernels)
         beam, count = request.beam, len(request.prompt_ids)
         self.search = None if beam is None else BeamSearch(beam, count, max(self.left, 1), self._ends)
 

@@ -8,14 +8,31 @@ from __future__ import annotations
 
 from appliance.kernels.layouts.tables import At, Numbers, Table
 
-NONE = 1 << 30
+SYMBOL_BITS = 20
+"""Bits of a symbol. The two numbers of a pair's symbols have its rank above these bits, low half
+first; the third one is its least."""
+
+NONE = (1 << 2 * (32 - SYMBOL_BITS)) - 1
 """No rank, and no token."""
 
-PAIRS_OF_PAGE, SHIFTS_OF_PAGE = 256, 1024
-"""Entries of a page: of pairs (four int32: left, right, rank, least), and of int32."""
+UNIT = 32
+"""Entries of a unit of a swept table: the first numbers (int32) of all of them, then the second
+ones, and so on. No unit lies on two pages."""
+
+
+def entries_of_page(planes: int) -> int:
+    """Entries of so many numbers on a page."""
+    return 4096 // (4 * UNIT * planes) * UNIT
+
+
+PAIRS_OF_PAGE, SHIFTS_OF_PAGE = entries_of_page(3), entries_of_page(1)
 
 END, LETTER, NUMBER, SPACE, LINE, OTHER = range(6)
 """Classes of characters; END stands for the end of a piece."""
+
+BY_CLASS, BY_SPACES, BY_LINES, WHOLE = range(4)
+"""How text is cut: by a pre-tokenizer's classes, before runs of spaces, around runs of newlines, and
+nowhere but at special tokens."""
 
 HASH_STEP, HASH_MASK = 1_000_003, 0x7FFFFFFF
 """The hash of a word is that of its bytes before the last, times the first, plus the last byte and
@@ -63,7 +80,29 @@ class TextPass(Table):
     WHOLE_PAGES: int
     WHOLE_ROW: int  # entries of a row, a power of two
     WHOLE_SYMBOL: int  # the symbol of the first one
+    MARKED: int  # how text with marks for spaces is cut, see the numbers above; BY_CLASS for other text
+    LEADS: int  # 1 where a space is put before what follows a special token
+    FIRST: int  # 1 where the first byte is the place of such a space
+    RUN: int  # spaces that merge to one symbol after all else, which is 254 and their number; 0 for none
     ROUNDS: int  # rounds of a block
     BLOCKS: int  # blocks of rounds that were needed, written by the kernel
     WORK: int  # address of the work arrays
     STRIDE: int  # bytes of a work array
+
+
+class StopPass(Table):
+    """One call of `find_stops`, on the next bytes of a text. Arrays of bits have a word for each 64
+    bytes of stop strings."""
+
+    TEXT: int  # address of LENGTH + 4 bytes
+    COUNT: int  # bytes that are new
+    LENGTH: int  # bytes that are gone through
+    STOPS: int  # address of the stop strings' bytes, the longest first, one after the other
+    WORDS: int
+    STARTS: int  # address of bits: 1 at the first byte of a stop string
+    ENDS: int  # at the last one
+    STATE: int  # what is begun, which goes on from call to call
+    DEPTHS: int  # address of int32: how many bytes of its stop string end at each byte
+    FOUND: int  # written: 1 and the place of the last byte of what was found, or 0
+    ENDED: int  # written: new bytes up to its end
+    HELD: int  # written: bytes at the end that may become a stop string

@@ -40,21 +40,26 @@ _HEX_BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 class MergeList(NamedTuple):
-    """A byte-level tokenizer by its data."""
+    """A tokenizer by its data."""
 
     pre: PreTokenizer
-    ranks: Mapping[str, int]  # of merges, each "left right"
+    ranks: Mapping[str, int]  # of merges, each "left right"; without a joiner of what they make
     letters: Mapping[str, int]  # the byte of each letter
     ids_of: Callable[[str], Ids]  # the tokens of a part of a word that no merge goes on with
     texts: Collection[str]  # of the tokens that words may become
+    joiner: str = " "
+    marked: bool = False  # letters are characters, and spaces are SPACE_MARK
+    leads: bool = False  # a space is put before each stretch of text
+    byte_ids: Sequence[Ids] = ()  # the tokens of each byte that is no letter of a token
 
 
 class Sweeping(Protocol):
     """A form of a tokenizer that touches the same pages for all texts of a length."""
 
-    def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span]) -> list[int]:
+    def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span], *,
+               inside: bool) -> list[int]:
         """Token ids of a text. Special tokens are found in it, but a guarded one never touches a
-        span."""
+        span. `inside`: as of `Tokenizer.encode`."""
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""
@@ -105,7 +110,7 @@ class Tokenizer:
         ids += [vocabulary.special["bos"]] if add_special and self.add_bos else []
         if self.sweeping is not None:
             check_count(len(ids) + self.at_least(text), most)
-            ids += self.sweeping.encode(text, self._partitioner.specials(parse_special, own), untrusted)
+            ids += self.sweeping.encode(text, self._partitioner.specials(parse_special, own), untrusted, inside=inside)
         else:
             self._encode_parts(self._partitioner.partition(text, parse_special, untrusted, own, most), text,
                                not inside, ids, most)
@@ -213,6 +218,11 @@ class Tokenizer:
             raise TokenizerError(f"token id {token} is not in the vocabulary; allowed: 0 to {self.vocab_size - 1}")
         return self._vocabulary.texts[token]
 
+    @property
+    def specials(self) -> tuple[SpecialText, ...]:
+        """All special tokens that a text may be searched for."""
+        return self._partitioner.specials(True, "")
+
     def control(self, text: str) -> int | None:
         """The control token whose text this is; None where there is no such token."""
         return self._partitioner.whole(text)
@@ -287,7 +297,8 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
     scores = np.asarray(vocabulary.scores, np.float32)
     order = np.unique(-scores, return_inverse=True)[1].tolist()  # 0 for the best score
     ranks = {text: order[token] for text, token in tokens.items()}
-    tokens_of = _merging(tokens, ranks, "", _byte_tokens(vocabulary))
+    byte_tokens = _byte_tokens(vocabulary)
+    tokens_of = _merging(tokens, ranks, "", byte_tokens)
 
     # No token has the mark after another character: then no merge crosses such a place, and words
     # can be cut there.
@@ -297,7 +308,9 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
         text = text.replace(" ", SPACE_MARK)
         return _MARKED_WORD(text) if apart else [text]
 
-    return Tokenizer(vocabulary, words, tokens_of, len)
+    return Tokenizer(vocabulary, words, tokens_of, len,
+                     MergeList(vocabulary.pre, ranks, _BYTE_OF_LETTER, _unmerged(tokens, byte_tokens), tokens.keys(),
+                               "", True, vocabulary.add_space_prefix, byte_tokens))
 
 
 def _merging(tokens: Mapping[str, int], ranks: Mapping[str, int], joiner: str,
@@ -369,7 +382,9 @@ def _byte_pair(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer
                          MergeList(pre, ranks, _BYTE_OF_LETTER, _unmerged(tokens, byte_tokens), tokens.keys()))
     leaves_out = not tokens.keys() >= {*_HEX_BYTES}  # then nothing is known of a text by its length
     return Tokenizer(vocabulary, lambda text: split(text.replace(" ", SPACE_MARK)), tokens_of,
-                     (lambda text: 0) if leaves_out else len)
+                     (lambda text: 0) if leaves_out else len,
+                     MergeList(pre, ranks, _BYTE_OF_LETTER, _unmerged(tokens, byte_tokens), tokens.keys(), marked=True,
+                               byte_ids=byte_tokens))
 
 
 def _forbid_special_merges(vocabulary: Vocabulary, ranks: dict[str, int]) -> None:

@@ -63,7 +63,7 @@ class Sweep:
 
     def __init__(self, kernels: KernelTable, vocabulary: int) -> None:
         """Errors as of `LockedBuffer`."""
-        self._kernels, self.vocabulary, self.rows = kernels, vocabulary, Rows(vocabulary)
+        self.kernels, self.vocabulary, self.rows = kernels, vocabulary, Rows(vocabulary)
         self._mark, self._forward = kernels.function("mark_highest"), kernels.function("bring_forward")
         self._sort, self._add_up = kernels.function("sort_pairs"), kernels.function("add_up")
         self._place, self._row = kernels.function("place_of_draw"), kernels.function("token_row")

@@ -1,7 +1,10 @@
 """Text to tokens and back without an address that depends on a text: tables are swept page by page.
+No jump depends on one, either.
 
-    sweep      one page of a table for 16 entries at a time
+    sweep      a table for 64 places at a time, and choices without jumps
     cut        special tokens, classes of characters, and the words of a text
+    marked     the words and spaces of tokenizers by characters
+    stop       stop strings
     merge      symbols of words to tokens, in rounds
     whole      words that are tokens without merges
     choice     the place of a draw, and the bytes of a token

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from numba.core import types
 
+from appliance.kernels.code.oblivious.sweep import pick
 from appliance.kernels.code.rows.weights import CHUNK, f64, get_f64, set_f64
 from appliance.kernels.compiler.emit import F64, I32, I64, Code, Val
 from appliance.kernels.compiler.jit import device
@@ -47,8 +48,8 @@ def take_row(code: Code, source: Val, mask: Val, to: Val) -> None:
 @device
 def limit_of(target: float, whole: float) -> float:
     """A target that is below the whole sum."""
-    below = number_of(bits_of(whole) - 1)
-    return target if target < below else below
+    below = bits_of(whole) - 1
+    return number_of(pick(target < number_of(below), bits_of(target), below))
 
 
 @kernel("place_of_draw", "i8(i8,i8,i8,f8,i8)")
@@ -59,20 +60,21 @@ def place_of_draw(weights: int, count: int, sums: int, uniform: float, spare: in
     limit, chunk, before = limit_of(target, get_f64(sums + 8 * (chunks - 1))), 0, 0.0
     for i in range(chunks):
         reached = get_f64(sums + 8 * i)
-        before, chunk = (reached, chunk + 1) if reached <= limit else (before, chunk)
+        before = number_of(pick(reached <= limit, bits_of(reached), bits_of(before)))
+        chunk += pick(reached <= limit, 1, 0)
     for i in range(chunks):
-        mask = -1 if i == chunk else 0
+        mask = pick(i == chunk, -1, 0)
         for at in range(0, 8 * CHUNK, 64):
             take_row(weights + 8 * CHUNK * i + at, mask, spare + at)
     size = min(CHUNK, count - CHUNK * chunk)
     total = 0.0
     for i in range(CHUNK):
         more = total + get_f64(spare + 8 * i)
-        total = more if i < size else total
+        total = number_of(pick(i < size, bits_of(more), bits_of(total)))
         set_f64(spare + 8 * i, total)
     limit, place = limit_of(target - before, total), 0
     for i in range(CHUNK):
-        place += 1 if (get_f64(spare + 8 * i) <= limit) & (i < size) else 0
+        place += pick((get_f64(spare + 8 * i) <= limit) & (i < size), 1, 0)
     clear_vectors()
     return CHUNK * chunk + place
 
@@ -83,7 +85,7 @@ def token_row(rows: int, pages: int, row_bytes: int, token: int, to: int) -> Non
     of_page = PAGE // row_bytes
     page_of, place = token // of_page, token % of_page
     for page in range(pages):
-        mask = -1 if page == page_of else 0
+        mask = pick(page == page_of, -1, 0)
         source = rows + PAGE * page + row_bytes * (place & mask)
         for at in range(0, row_bytes, 64):
             take_row(source + at, mask, to + at)

@@ -8,7 +8,7 @@ beginning cuts.
 
 from __future__ import annotations
 
-from appliance.kernels.code.oblivious.sweep import from_on
+from appliance.kernels.code.oblivious.sweep import from_on, pick
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.vector import get_i32, get_i64, i64, load_i32, set_i32, splat_i32, store_i32
 from appliance.kernels.layouts.blind import ARRAYS, END, LETTER, LINE, NUMBER, OTHER, SPACE, Mark, TextPass
@@ -53,7 +53,7 @@ def reaches(call: TextPass, guarded: int) -> None:
     free = 0
     for i in range(call.LENGTH - 1, -1, -1):
         blocked = i64(get_i32(taken + 4 * i)) | (byte(barred + i) & guarded)
-        free = 0 if blocked != 0 else free + 1
+        free = pick(blocked != 0, 0, free + 1)
         set_i32(reach + 4 * i, free)
 
 
@@ -66,15 +66,14 @@ def find_mark(call: TextPass, mark: Mark) -> None:
     for i in range(call.LENGTH):
         before, known = i64(get_i32(taken + 4 * i)), i64(get_i32(fixed + 4 * i))
         space = strip & is_space(byte(text + i)) & (1 - before)
-        strip = space if cover == 0 else strip
-        strip = strip if i < count else 0
+        strip = pick(cover == 0, space, strip) & (1 if i < count else 0)
         fits = (cover == 0) & (strip == 0) & (i64(get_i32(reach + 4 * i)) >= length) & (i + length <= count)
         hit = is_here(text + i, mark) & (1 if fits else 0)
-        cover = length if hit else cover
-        set_i32(fixed + 4 * i, token if hit else known)
+        cover = pick(hit == 1, length, cover)
+        set_i32(fixed + 4 * i, pick(hit == 1, token, known))
         set_i32(taken + 4 * i, before | strip | (1 if cover > 0 else 0))
-        strip = strips if cover > 0 else strip
-        cover -= 1 if cover > 0 else 0
+        strip = pick(cover > 0, strips, strip)
+        cover -= pick(cover > 0, 1, 0)
 
 
 @device(inline=False)
@@ -94,7 +93,7 @@ def read_points(call: TextPass) -> None:
         a, b, c, d = byte(text + i), byte(text + i + 1) & 63, byte(text + i + 2) & 63, byte(text + i + 3) & 63
         two, three = (a & 31) << 6 | b, (a & 15) << 12 | b << 6 | c
         four = (a & 7) << 18 | b << 12 | c << 6 | d
-        set_i32(code + 4 * i, a if a < 128 else two if a < 0xE0 else three if a < 0xF0 else four)
+        set_i32(code + 4 * i, pick(a < 128, a, pick(a < 0xE0, two, pick(a < 0xF0, three, four))))
         set_i32(lead + 4 * i, 1 if ((a & 0xC0) != 0x80) & (i < count) else 0)
 
 
@@ -109,7 +108,7 @@ def classify_points(call: TextPass) -> None:
         store_i32(kind + i, kinds)
     for i in range(call.LENGTH):
         here, own = (get_i32(taken + 4 * i) == 0) & (i < count), i64(get_i32(kind + 4 * i))
-        set_i32(kind + 4 * i, own if here else END)
+        set_i32(kind + 4 * i, pick(here, own, END))
 
 
 @device(inline=False)
@@ -121,13 +120,13 @@ def look_ahead(call: TextPass) -> None:
     for i in range(call.LENGTH - 1, -1, -1):
         here = i64(get_i32(kind + 4 * i))
         alone = (each == 1) & (here == NUMBER)
-        next_kind = END if alone else following
+        next_kind = pick(alone, END, following)
         lines = 1 if (next_kind == LINE) | ((next_kind == SPACE) & (line == 1)) else 0
         set_i32(after + 4 * i, next_kind)
         set_i32(ahead + 4 * i, lines)
         is_lead = get_i32(lead + 4 * i) == 1
-        following = (END if alone else here) if is_lead else following
-        line = lines if is_lead else line
+        following = pick(is_lead, pick(alone, END, here), following)
+        line = pick(is_lead, lines, line)
 
 
 @device
@@ -139,8 +138,8 @@ def contracted(call: TextPass, i: int) -> int:
     one = (a == 115) | (a == 116) | (a == 109) | (a == 100)
     two = ((a == 114) & (b == 101)) | ((a == 118) & (b == 101)) | ((a == 108) & (b == 108))
     letter, letters = get_i32(after + 4 * i) == LETTER, get_i32(after + 4 * (i + 1)) == LETTER
-    found, first = 1 if one & letter else 2 if two & letter & letters else 0, byte(text)
-    return found if first == QUOTE else 0
+    found = pick(one & letter, 1, pick(two & letter & letters, 2, 0))
+    return pick(byte(text) == QUOTE, found, 0)
 
 
 @device
@@ -155,14 +154,15 @@ def goes_on(run: int, left: int, kind: int, following: int) -> bool:
 @device
 def first_run(lines: int, code: int, kind: int, following: int, ahead: int) -> int:
     """The kind of characters that follow the first one of a word."""
-    of_kind = LETTERS if kind == LETTER else NUMBERS if kind == NUMBER else SIGNS if kind == OTHER else SPACES
-    of_next = LETTERS if following == LETTER else NUMBERS if following == NUMBER else SIGNS
+    of_kind = pick(kind == LETTER, LETTERS, pick(kind == NUMBER, NUMBERS, pick(kind == OTHER, SIGNS, SPACES)))
+    of_next = pick(following == LETTER, LETTERS, pick(following == NUMBER, NUMBERS, SIGNS))
     joins = (following == LETTER) | (following == NUMBER) | (following == OTHER)
-    gpt2 = of_next if (code == 32) & joins else of_kind
+    gpt2 = pick((code == 32) & joins, of_next, of_kind)
     head = ((kind == SPACE) | (kind == OTHER)) & (following == LETTER)
-    space = TO_LINE if ahead == 1 else 0 if kind == LINE else SPACES
-    other = SIGNS if (code == 32) & (following == OTHER) else space if (kind == SPACE) | (kind == LINE) else of_kind
-    return (LETTERS if head else other) if lines == 1 else gpt2
+    space = pick(ahead == 1, TO_LINE, pick(kind == LINE, 0, SPACES))
+    other = pick((code == 32) & (following == OTHER), SIGNS,
+                 pick((kind == SPACE) | (kind == LINE), space, of_kind))
+    return pick(lines == 1, pick(head, LETTERS, other), gpt2)
 
 
 @device(inline=False)
@@ -178,10 +178,10 @@ def cut_words(call: TextPass) -> None:
         newlines = (lines == 1) & ((run == SIGNS) | (run == LINES_AFTER)) & (here == LINE) & (ended == 0)
         more = newlines | ((ended == 0) & goes_on(run, left, here, following))
         letters, start = contracted(call, i), first_run(lines, i64(get_i32(code + 4 * i)), here, following, line)
-        fresh = CONTRACTION if letters > 0 else start
-        fresh_left = letters if letters > 0 else digits - 1 if here == NUMBER else digits
-        kept = LINES_AFTER if newlines else 0 if (run == TO_LINE) & (line == 0) else run
-        next_run, next_left = (kept, left - 1) if more else (fresh, fresh_left)
-        set_i32(begins + 4 * i, (0 if more else 1) if is_lead else 1 if special > 0 else 0)
-        run, left = (next_run, next_left) if is_lead else (run, left)
-        ended = (1 if (following == END) | (here == END) else 0) if is_lead else ended
+        fresh = pick(letters > 0, CONTRACTION, start)
+        fresh_left = pick(letters > 0, letters, digits - (1 if here == NUMBER else 0))
+        kept = pick(newlines, LINES_AFTER, pick((run == TO_LINE) & (line == 0), 0, run))
+        next_run, next_left = pick(more, kept, fresh), pick(more, left - 1, fresh_left)
+        set_i32(begins + 4 * i, pick(is_lead, 0 if more else 1, 1 if special > 0 else 0))
+        run, left = pick(is_lead, next_run, run), pick(is_lead, next_left, left)
+        ended = pick(is_lead, 1 if (following == END) | (here == END) else 0, ended)

@@ -23,12 +23,20 @@ from appliance.kernels.code.oblivious.cut import (
     look_ahead,
     read_points,
 )
-from appliance.kernels.code.oblivious.sweep import hash_pairs, place_pairs, sweep_numbers, sweep_pairs
+from appliance.kernels.code.oblivious.marked import bytes_of, cut_marked, join_spaces
+from appliance.kernels.code.oblivious.sweep import (
+    hash_pairs,
+    match_pairs,
+    pick,
+    place_pairs,
+    sweep_numbers,
+    sweep_pairs,
+)
 from appliance.kernels.code.oblivious.whole import whole_words
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.registry import kernel
-from appliance.kernels.compiler.vector import clear_vectors, get_i32, i64, set_i32, splat_i32, store_i32
-from appliance.kernels.layouts.blind import ARRAYS, NONE, PAIRS_OF_PAGE, TextPass
+from appliance.kernels.compiler.vector import clear_vectors, get_i32, i64, set_i32
+from appliance.kernels.layouts.blind import ARRAYS, BY_CLASS, NONE, PAIRS_OF_PAGE, TextPass
 
 (_CODE, _KIND, LEAD, _AFTER, _AHEAD, BEGINS, SYMBOL, ALIVE, LEFT, RIGHT, BUCKET, HASH, SHIFT, SLOT, RANK, LEAST, FLAGS,
  BEST, FIXED, REACH, TAKEN, TOKEN) = range(len(ARRAYS))
@@ -55,17 +63,10 @@ def neighbours(call: TextPass) -> None:
     for i in range(call.LENGTH - 1, -1, -1):
         here, lives = i64(get_i32(symbol + 4 * i)), get_i32(alive + 4 * i) == 1
         pairs = lives & (border == 0)
-        set_i32(left + 4 * i, here if pairs else -1)
-        set_i32(right + 4 * i, following if pairs else -1)
+        set_i32(left + 4 * i, pick(pairs, here, -1))
+        set_i32(right + 4 * i, pick(pairs, following, -1))
         start = i64(get_i32(begins + 4 * i))
-        following, border = (here, start) if lives else (following, border)
-
-
-@device(inline=False)
-def fill_all(to: int, nbytes: int, number: int) -> None:
-    """The same number in an array."""
-    for i in range(0, nbytes, 64):
-        store_i32(to + i, splat_i32(number))
+        following, border = pick(lives, here, following), pick(lives, start, border)
 
 
 @device(inline=False)
@@ -74,18 +75,15 @@ def look_up(call: TextPass) -> None:
     size, left, right = 4 * call.LENGTH, array(call, LEFT), array(call, RIGHT)
     bucket, hashes, shift, slot = array(call, BUCKET), array(call, HASH), array(call, SHIFT), array(call, SLOT)
     rank, least, slots = array(call, RANK), array(call, LEAST), PAIRS_OF_PAGE * call.PAIR_PAGES
+    flags = array(call, FLAGS)
     for i in range(0, size, 64):
         hash_pairs(left + i, right + i, call.BUCKETS, bucket + i, hashes + i)
-    for page in range(call.SHIFT_PAGES):
-        for i in range(0, size, 64):
-            sweep_numbers(call.SHIFTS, page, bucket + i, shift + i)
+    sweep_numbers(call.SHIFTS, call.SHIFT_PAGES, bucket, size, shift)
     for i in range(0, size, 64):
         place_pairs(hashes + i, shift + i, slots, slot + i)
-    fill_all(rank, size, NONE)
-    fill_all(least, size, NONE)
-    for page in range(call.PAIR_PAGES):
-        for i in range(0, size, 64):
-            sweep_pairs(call.PAIRS, page, slot + i, left + i, right + i, rank + i, least + i)
+    sweep_pairs(call.PAIRS, call.PAIR_PAGES, slot, size, rank, flags, least)
+    for i in range(0, size, 64):
+        match_pairs(left + i, right + i, rank + i, flags + i, least + i)
 
 
 @device(inline=False)
@@ -101,17 +99,17 @@ def from_the_end(call: TextPass) -> None:
     next_rank, next_least, next_safe, next_all = NONE, NONE, 1, 1
     for i in range(call.LENGTH - 1, -1, -1):
         lives, own, reach = get_i32(alive + 4 * i) == 1, i64(get_i32(rank + 4 * i)), i64(get_i32(least + 4 * i))
-        place = (own << 32 | i) if lives else FAR
+        place = pick(lives, own << 32 | i, FAR)
         start = get_i32(begins + 4 * i) == 1
-        low = place if place < low else low
-        set_i32(best + 4 * i, low & 0xFFFFFFFF if low < FAR else -1)
-        low = FAR if start else low
-        equal = 1 if (own == next_rank) & (own != NONE) else 0
-        safe = next_safe if equal else 1 if next_least >= own else 0
-        all_equal = (1 if reach == own else 0) & (next_all if equal else 1)
-        set_i32(flags + 4 * i, safe | all_equal << 1 | equal << 2)
-        next_rank, next_least = (own, reach) if lives else (next_rank, next_least)
-        next_safe, next_all = (safe, all_equal) if lives else (next_safe, next_all)
+        low = pick(place < low, place, low)
+        set_i32(best + 4 * i, pick(low < FAR, low & 0xFFFFFFFF, -1))
+        low = pick(start, FAR, low)
+        equal = (own == next_rank) & (own != NONE)
+        safe = pick(equal, next_safe, 1 if next_least >= own else 0)
+        all_equal = (1 if reach == own else 0) & pick(equal, next_all, 1)
+        set_i32(flags + 4 * i, safe | all_equal << 1 | (1 if equal else 0) << 2)
+        next_rank, next_least = pick(lives, own, next_rank), pick(lives, reach, next_least)
+        next_safe, next_all = pick(lives, safe, next_safe), pick(lives, all_equal, next_all)
 
 
 @device(inline=False)
@@ -122,21 +120,22 @@ def from_the_start(call: TextPass) -> int:
     of_word, gone, merges, last_rank, last_least, row, odd = -1, 0, 0, NONE, NONE, 0, 0
     for i in range(call.LENGTH):
         of_next, start, reach = i64(get_i32(best + 4 * i)), get_i32(begins + 4 * i) == 1, i64(get_i32(least + 4 * i))
-        of_word = of_next if start else of_word
+        of_word = pick(start, of_next, of_word)
         here = i64(get_i32(symbol + 4 * i))
         lives, own, flag = i64(get_i32(alive + 4 * i)), i64(get_i32(rank + 4 * i)), i64(get_i32(flags + 4 * i))
         goes = (own == last_rank) & (own != NONE)
-        single = 1 if (flag & 4) == 0 else flag >> 1 & 1
+        single = ((flag >> 2 & 1) ^ 1) | (flag >> 1 & 1)
         starts = (1 if (own != NONE) & (last_least > own) else 0) & flag & single
-        new_row, new_odd = (row, odd ^ 1) if goes else (starts, 0)
+        new_row, new_odd = pick(goes, row, starts), pick(goes, odd ^ 1, 0)
         first = 1 if (of_word == i) & (own != NONE) else 0
         hit = ((new_row & (new_odd ^ 1)) | first) & lives & (gone ^ 1)
-        set_i32(symbol + 4 * i, 256 + own if hit else here)
+        set_i32(symbol + 4 * i, pick(hit == 1, 256 + own, here))
         set_i32(alive + 4 * i, lives & (gone ^ 1))
         gone = hit | (gone & (lives ^ 1))
         merges |= hit
-        row, odd = (new_row, new_odd) if lives else (row, odd)
-        last_rank, last_least = (own, reach) if lives else (last_rank, last_least)
+        living = lives == 1
+        row, odd = pick(living, new_row, row), pick(living, new_odd, odd)
+        last_rank, last_least = pick(living, own, last_rank), pick(living, reach, last_least)
     return merges
 
 
@@ -160,14 +159,15 @@ def tokens_of(call: TextPass) -> None:
     """The token of each living symbol. A symbol without one goes."""
     size, symbol, token = 4 * call.LENGTH, array(call, SYMBOL), array(call, TOKEN)
     alive, fixed = array(call, ALIVE), array(call, FIXED)
-    for page in range(call.TOKEN_PAGES):
-        for i in range(0, size, 64):
-            sweep_numbers(call.TOKENS, page, symbol + i, token + i)
+    sweep_numbers(call.TOKENS, call.TOKEN_PAGES, symbol, size, token)
+    if call.MARKED != BY_CLASS:
+        bytes_of(call, symbol, token, alive)
+        sweep_numbers(call.TOKENS, call.TOKEN_PAGES, symbol, size, token)
     for i in range(call.LENGTH):
         special, own, lives = i64(get_i32(fixed + 4 * i)), i64(get_i32(token + 4 * i)), i64(get_i32(alive + 4 * i))
-        own = special - 1 if special > 0 else own
+        own = pick(special > 0, special - 1, own)
         set_i32(token + 4 * i, own)
-        set_i32(alive + 4 * i, lives if own != NONE else 0)
+        set_i32(alive + 4 * i, lives & (1 if own != NONE else 0))
 
 
 @device(inline=False)
@@ -177,7 +177,7 @@ def close_up(call: TextPass) -> int:
     token, alive, away, length, gone = array(call, TOKEN), array(call, ALIVE), array(call, REACH), call.LENGTH, 0
     for i in range(length):
         lives = i64(get_i32(alive + 4 * i))
-        set_i32(away + 4 * i, gone if lives else 0)
+        set_i32(away + 4 * i, gone & -lives)
         gone += 1 - lives
     step = 1
     while step < length:
@@ -185,9 +185,9 @@ def close_up(call: TextPass) -> int:
             from_there, stays = i64(get_i32(away + 4 * (i + step))), i64(get_i32(away + 4 * i))
             there, here = i64(get_i32(token + 4 * (i + step))), i64(get_i32(token + 4 * i))
             moves = (from_there & step) != 0
-            set_i32(token + 4 * i, there if moves else here)
-            set_i32(away + 4 * i, from_there - step if moves else stays)
-            set_i32(away + 4 * (i + step), 0 if moves else from_there)
+            set_i32(token + 4 * i, pick(moves, there, here))
+            set_i32(away + 4 * i, pick(moves, from_there - step, stays))
+            set_i32(away + 4 * (i + step), pick(moves, 0, from_there))
         step *= 2
     return length - gone
 
@@ -197,12 +197,17 @@ def encode_text(address: int) -> int:
     """Encode one text; how many tokens it has."""
     call = TextPass(address)
     find_marks(call)
-    read_points(call)
-    classify_points(call)
-    look_ahead(call)
-    cut_words(call)
+    if call.MARKED == BY_CLASS:
+        read_points(call)
+        classify_points(call)
+        look_ahead(call)
+        cut_words(call)
+    else:
+        cut_marked(call)
     first_symbols(call)
     merge_all(call)
+    if call.RUN > 0:
+        join_spaces(call, array(call, SYMBOL), array(call, ALIVE))
     whole_words(call)
     tokens_of(call)
     count = close_up(call)

@@ -28,6 +28,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from appliance.kernels.code.oblivious.sweep import pick
 from appliance.kernels.compiler.emit import F32, I32, I64, Code, Val, vector
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.registry import kernel
@@ -88,7 +89,7 @@ def reaching(logits: int, count: int, border: int) -> int:
         counts = counted(logits + 4 * i, narrow(border), counts)
     total = added(counts)
     for i in range(whole, count):
-        total += 1 if order_of(logits + 4 * i) >= border else 0
+        total += pick(order_of(logits + 4 * i) >= border, 1, 0)
     return total
 
 
@@ -98,12 +99,12 @@ def mark_highest(logits: int, count: int, most: int, marks: int) -> None:
     border = -1 << 31
     for bit in range(31, -1, -1):
         higher = border + (1 << bit)
-        border = higher if reaching(logits, count, higher) >= most else border
+        border = pick(reaching(logits, count, higher) >= most, higher, border)
     equal = most - reaching(logits, count, border + 1)
     for i in range(count):
         order = order_of(logits + 4 * i)
-        same = 1 if (order == border) & (equal > 0) else 0
-        set_i32(marks + 4 * i, same | (1 if order > border else 0))
+        same = pick((order == border) & (equal > 0), 1, 0)
+        set_i32(marks + 4 * i, same | pick(order > border, 1, 0))
         equal -= same
     clear_vectors()
 
@@ -135,10 +136,10 @@ def count_away(values: int, names: int, marks: int, count: int, hole: int, zero:
     for i in range(count):
         keeps = get_i32(marks + 4 * i) != 0
         value, name = i64(get_i32(values + 4 * i)) + zero, i64(get_i32(names + 4 * i)) + zero
-        set_i32(values + 4 * i, value if keeps else hole)
-        set_i32(names + 4 * i, name if keeps else 0)
-        set_i32(marks + 4 * i, gone if keeps else zero)
-        gone += 0 if keeps else 1
+        set_i32(values + 4 * i, pick(keeps, value, hole))
+        set_i32(names + 4 * i, pick(keeps, name, 0))
+        set_i32(marks + 4 * i, pick(keeps, gone, zero))
+        gone += pick(keeps, 0, 1)
     return count - gone
 
 
@@ -237,9 +238,9 @@ def add_up(row: int, pages: int, places: int, values: int, count: int, highest: 
         place, value = get_i64(places + 8 * number), i64(get_i32(values + 4 * number))
         page_of, of_page = place >> 10, place & 1023
         for page in range(pages):
-            here = -1 if page == page_of else 0
+            here = pick(page == page_of, -1, 0)
             to = row + PAGE * page + 4 * (of_page & here)
             before, more = i64(get_i32(to)), value & here
-            larger = before if before > more else more
+            larger = pick(before > more, before, more)
             set_i32(to, larger if highest == 1 else before + more)
     clear_vectors()

@@ -7,7 +7,7 @@ that one's, which a sweep over all of them brings.
 from __future__ import annotations
 
 from appliance.kernels.code.oblivious.cut import array, byte
-from appliance.kernels.code.oblivious.sweep import sweep_numbers
+from appliance.kernels.code.oblivious.sweep import pick, sweep_numbers
 from appliance.kernels.compiler.emit import Code, Val
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.vector import (
@@ -48,8 +48,8 @@ def hash_words(call: TextPass) -> None:
     text, begins, place, hashes, mixed, at = call.TEXT, array(call, BEGINS), array(call, PLACE), array(call, HASH), 0, 0
     for i in range(call.LENGTH):
         starts = get_i32(begins + 4 * i) == 1
-        mixed = ((0 if starts else mixed) * HASH_STEP + byte(text + i) + 1) & HASH_MASK
-        at = 0 if starts else at + 1
+        mixed = (pick(starts, 0, mixed) * HASH_STEP + byte(text + i) + 1) & HASH_MASK
+        at = pick(starts, 0, at + 1)
         set_i32(hashes + 4 * i, mixed)
         set_i32(place + 4 * i, at)
 
@@ -73,10 +73,10 @@ def from_last_byte(call: TextPass) -> None:
     carried, border = 0, 1
     for i in range(call.LENGTH - 1, -1, -1):
         here, own = inside(call, i), i64(get_i32(number + 4 * i))
-        carried = (own if border == 1 else carried) & -here
+        carried = pick(border == 1, own, carried) & -here
         at = call.WHOLE_ROW * (carried - 1) + i64(get_i32(place + 4 * i))
         set_i32(number + 4 * i, carried)
-        set_i32(index + 4 * i, at if carried > 0 else 0)
+        set_i32(index + 4 * i, pick(carried > 0, at, 0))
         border = 1 if (i64(get_i32(begins + 4 * i)) == 1) | (here == 0) else 0
 
 
@@ -86,9 +86,9 @@ def compare_bytes(call: TextPass) -> None:
     text, begins, same = call.TEXT, array(call, BEGINS), array(call, SAME)
     bytes_of, number, still = array(call, BYTES), array(call, NUMBER), 0
     for i in range(call.LENGTH):
-        before = 1 if get_i32(begins + 4 * i) == 1 else still
+        before = pick(get_i32(begins + 4 * i) == 1, 1, still)
         equal = i64(get_i32(bytes_of + 4 * i)) == byte(text + i)
-        still = before if equal & (get_i32(number + 4 * i) > 0) else 0
+        still = pick(equal & (get_i32(number + 4 * i) > 0), before, 0)
         set_i32(same + 4 * i, still)
 
 
@@ -100,11 +100,11 @@ def put_wholes(call: TextPass) -> None:
     whole, border = 0, 1
     for i in range(call.LENGTH - 1, -1, -1):
         here, starts = inside(call, i), i64(get_i32(begins + 4 * i))
-        whole = (i64(get_i32(same + 4 * i)) if border == 1 else whole) & here
+        whole = pick(border == 1, i64(get_i32(same + 4 * i)), whole) & here
         own, lives = i64(get_i32(symbol + 4 * i)), i64(get_i32(alive + 4 * i))
         of_word = call.WHOLE_SYMBOL + i64(get_i32(number + 4 * i)) - 1
-        set_i32(symbol + 4 * i, of_word if whole == 1 else own)
-        set_i32(alive + 4 * i, starts if whole == 1 else lives)
+        set_i32(symbol + 4 * i, pick(whole == 1, of_word, own))
+        set_i32(alive + 4 * i, pick(whole == 1, starts, lives))
         border = 1 if (starts == 1) | (here == 0) else 0
 
 
@@ -115,8 +115,6 @@ def whole_words(call: TextPass) -> None:
         hash_words(call)
         number_words(call)
         from_last_byte(call)
-        for page in range(call.WHOLE_PAGES):
-            for i in range(0, 4 * call.LENGTH, 64):
-                sweep_numbers(call.WHOLE_BYTES, page, array(call, INDEX) + i, array(call, BYTES) + i)
+        sweep_numbers(call.WHOLE_BYTES, call.WHOLE_PAGES, array(call, INDEX), 4 * call.LENGTH, array(call, BYTES))
         compare_bytes(call)
         put_wholes(call)

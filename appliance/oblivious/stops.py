@@ -1,0 +1,118 @@
+"""Stop strings by the `find_stops` kernel: the same work for each piece of text, whatever it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.kernels.layouts.blind import StopPass
+from appliance.kernels.runtime.table import KernelTable
+from appliance.secure.locked import LockedBuffer
+from appliance.text.stops import StopFilter
+
+LENGTH = 256
+"""Bytes of text that one call goes through."""
+_WORD = 64
+
+
+class StopTable:
+    """Stop strings, one after the other, in the memory of one answer."""
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        """Longest first. Errors as of `LockedBuffer`."""
+        self._count = -(-sum(map(len, words)) // _WORD)
+        depths = np.concatenate([np.arange(1, len(word) + 1, dtype=np.int32) for word in words])
+        parts = {"TEXT": bytes(LENGTH + _WORD), "STATE": bytes(8 * self._count), "STOPS": b"".join(words),
+                 "STARTS": _bits(depths == 1), "ENDS": _bits(np.append(depths[1:] == 1, True)),
+                 "DEPTHS": depths.tobytes()}
+        sizes = [max(StopPass.nbytes, 2 * _WORD), *(-(-len(part) // _WORD) * _WORD for part in parts.values())]
+        places = dict(zip(parts, accumulate(sizes), strict=False))
+        self._memory = LockedBuffer(sum(sizes), "answers")
+        for name, part in parts.items():
+            self._memory.view[places[name]:places[name] + len(part)] = part
+        self._call = np.frombuffer(self._memory.view, np.int64, StopPass.nbytes // 8)
+        self._set(WORDS=self._count, LENGTH=LENGTH,
+                  **{name: self.address + place for name, place in places.items()})
+        self._text = self._memory.view[places["TEXT"]:places["TEXT"] + LENGTH]
+        self._own = self._memory.view[places["TEXT"]:places["STOPS"]]
+
+    @property
+    def address(self) -> int:
+        """Where the call's table is."""
+        return self._memory.address
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it all, in whole pages."""
+        return self._memory.nbytes
+
+    def _set(self, **values: int) -> None:
+        for name, value in values.items():
+            self._call[StopPass.offsets[name] // 8] = value
+
+    def write(self, data: bytes) -> None:
+        """The text of the next call, at most LENGTH bytes."""
+        self._text[:len(data)] = data
+        self._set(COUNT=len(data))
+
+    def result(self) -> tuple[int, int, int]:
+        """FOUND, ENDED and HELD of the last call."""
+        found = StopPass(self.address)
+        return found.FOUND, found.ENDED, found.HELD
+
+    def wipe(self) -> None:
+        """Forget the text."""
+        self._own[:] = bytes(len(self._own))
+
+
+def _bits(mask: NDArray[np.bool_]) -> bytes:
+    return np.packbits(mask, bitorder="little").tobytes()
+
+
+class SweptStops(StopFilter):
+    """A filter whose search is compiled. It passes on what `StopFilter` does."""
+
+    def __init__(self, stops: Sequence[str], kernels: KernelTable) -> None:
+        super().__init__(stops)
+        words = [stop.encode("utf-8", "surrogatepass") for stop in stops]
+        order = sorted(range(len(words)), key=lambda place: -len(words[place]))  # of equal ones the first
+        ends = accumulate(len(words[place]) for place in order)
+        self._ends = {end: (place, len(words[place])) for end, place in zip(ends, order, strict=True)}
+        self.table = StopTable([words[place] for place in order]) if words else None
+        self._kernels, self._find, self._kept = kernels, kernels.function("find_stops"), b""
+
+    def push(self, text: str) -> str:
+        """The text that can be passed on now; nothing after a stop string was found."""
+        if self.stopped or self.table is None:
+            return "" if self.stopped else text
+        data, passed = text.encode(), b""
+        for at in range(0, max(len(data), 1), LENGTH):
+            if not self.stopped:
+                passed += self._take(self.table, data[at:at + LENGTH])
+        return passed.decode()
+
+    def _take(self, table: StopTable, data: bytes) -> bytes:
+        """Take a part of a text; return the bytes that pass."""
+        table.write(data)
+        self._find(table.address)
+        found, ended, held = table.result()
+        data = self._kept + data
+        count = len(data) - held
+        if found:
+            self.stopped, held = True, 0
+            self.found, length = self._ends[found]
+            count = len(self._kept) + ended - length
+            table.wipe()
+        self._kept = data[count:] if held else b""
+        return data[:count]
+
+    def flush(self) -> str:
+        """Release what is held back, when no more text will come."""
+        text, self._kept = self._kept.decode(), b""
+        if self.table is not None:
+            self.table.wipe()
+        return text
