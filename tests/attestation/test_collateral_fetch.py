@@ -26,7 +26,7 @@ from appliance.attestation.x509 import pem, walks
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import fetch, needs
-from appliance.errors import UncheckedEvidenceError
+from appliance.errors import UncheckedEvidenceError, UnsupportedEvidenceError
 from appliance.policy import load
 from appliance.policy.digest import host_data
 from tests.fuzz import collateral_fuzz, driver
@@ -220,6 +220,28 @@ def test_a_quote_in_a_certificate() -> None:
     """The requests are those of the quote in it."""
     quote = FakeIntel().quote()
     assert needs.of(quote) == needs.of(dice_certificate(quote=quote))
+
+
+def test_the_script_of_a_report_and_of_a_quote() -> None:
+    """A reason and a command for each request; alternatives are said where the report leaves some open."""
+    quote, report = FakeIntel().quote(), FakeAmd("Genoa").report()
+    for data, kind in ((quote, "Intel TDX quote, version 4"), (report, "AMD SEV-SNP attestation report, version 3")):
+        told = needs.explained(needs.of(data)).splitlines()
+        assert told[0] == f"# {kind}"
+        assert [each.curl() for each in needs.of(data).all()] == [line for line in told if line.startswith("curl")]
+        assert not any("one of the next" in line or "FMSPC" in line for line in told)
+    older = needs.of(FakeAmd("Milan").report(version=2))
+    told = needs.explained(older).splitlines()
+    assert told.count("# one of the next will answer: the report does not tell the product line") == sum(
+        len(group) > 1 for group in older.wanted) > 0
+
+
+def test_the_launch_value_that_google_endorses() -> None:
+    """MRTD or launch digest, also out of the appliance's own evidence; of a TPM there is none."""
+    assert needs.launch_value(FakeIntel().quote(mr_td=b"\7" * 48)) == b"\7" * 48
+    assert needs.launch_value(FakeAmd().report(measurement=b"\5" * 48)) == b"\5" * 48
+    with pytest.raises(UnsupportedEvidenceError, match="not recognised as evidence: Google endorses"):
+        needs.launch_value(b"another file")
 
 
 def test_what_lies_in_the_folder_and_was_not_understood_is_named(tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ DEMANDS: list[tuple[str, str, Fields, Fields, Fields | None, str]] = [
     ("ciphertext_hiding = true", "ciphertext-hiding", {"platform": 1 << 4}, {"policy": GUEST | 1 << 24}, None,
      "the host can read ciphertext"),
     ("rapl_disabled = true", "rapl", {"platform": 1 << 3}, {"policy": GUEST | 1 << 23}, None, "the power meter is on"),
+    ("alias_check = true", "alias-check", {"platform": 1 << 5}, {}, None,
+     "memory was not checked for aliases since the last reset"),
+    ("tsme = true", "tsme", {"platform": 1 << 1}, {}, None, "memory outside of guests is not encrypted"),
+    ("ecc = true", "ecc", {"platform": 1 << 2}, {}, None, "memory has no error correction"),
     ("tio = true", "tio", {"platform": 1 << 7}, {}, {"version": 4}, "SEV-TIO is off on the host"),
     ("tio = false", "tio", {}, {"platform": 1 << 7}, {"version": 3}, "SEV-TIO is on on the host"),
     ("min_report_version = 5", "report-version", {}, {"version": 4}, None, "4, at least 5"),
@@ -215,3 +219,9 @@ def test_schema_1_has_none_of_them(lines: str) -> None:
     found = [each for each in check(_text(lines, version=1)).diagnostics if each.severity == "error"]
     assert found
     assert all("schema 2" in each.summary + each.fix or "schema = 2" in each.fix for each in found)
+
+
+def test_what_is_low_is_named_one_by_one() -> None:
+    """Each component with what was wanted."""
+    failed = _failed(GENOA, {}, 'min_tcb "genoa" {\n bootloader = 200\n tee = 1\n snp = 201\n microcode = 1\n }')
+    assert {"bootloader 4 is below 200; snp 20 is below 201"} == set(failed.values())
