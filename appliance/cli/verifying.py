@@ -53,8 +53,9 @@ def add_overlap(parser: argparse.ArgumentParser) -> None:
 
 def add_image(parser: argparse.ArgumentParser) -> None:
     """Declare what evidence is compared with beside the policy."""
-    parser.add_argument("--measurements", metavar="FILE", type=Path,
-                        help="the builder's word on what hardware measures; needed for all platforms but simulated")
+    parser.add_argument("--measurements", "--reference", metavar="FILE", type=Path,
+                        help="the builder's word on what hardware measures, or the image's portable reference, from "
+                        "which that is derived; needed for all platforms but simulated")
     parser.add_argument("--builder-key", metavar="KEY", help="the builder's public key: ed25519:HEX or a file; the "
                         "signature is beside the measurements, as .sig")
     parser.add_argument("--measurements-unsigned", action="store_true",

@@ -11,7 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.cli import numbers
-from appliance.cli.image import export, release, successor
+from appliance.cli.image import export, reference, release, successor
 from appliance.cli.image import predict as image_predict
 from appliance.cli.progress import Progress
 from appliance.codec.printable import quantity
@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       "as golden values, and predict the other measurements (see `record` and `predict`)")
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
     image_predict.add_arguments(actions)
+    reference.add_arguments(actions)
     export.add_arguments(actions)
     release.add_arguments(actions)
     successor.add_arguments(actions)
@@ -141,7 +142,7 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do one action; 0, or an error that names step, file or package."""
     own = {"build": _build, "boot": _boot, "tpm": _tpm, "lock": _lock, "container": _container}
-    return {**own, **image_predict.ACTIONS, **export.ACTIONS, **release.ACTIONS,
+    return {**own, **image_predict.ACTIONS, **reference.ACTIONS, **export.ACTIONS, **release.ACTIONS,
             **successor.ACTIONS}[args.action](args)
 
 

@@ -13,13 +13,14 @@ from appliance.attestation import keyfile
 from appliance.attestation.case import event_log
 from appliance.attestation.google import endorsement
 from appliance.attestation.google.endorsement import LaunchEndorsement, TdxLaunch
+from appliance.attestation.measured.events import BootEvent, rtmrs
 from appliance.attestation.measured.fields import MAX_VCPUS
 from appliance.attestation.measured.second import FIRMWARE, WHOLE, SnpRow, TdxRow
 from appliance.attestation.x509 import walks
 from appliance.errors import ImageError
 from appliance.imaging.google import log
 from appliance.imaging.predict import firmware as predict_firmware
-from appliance.imaging.predict import tdx, tpm
+from appliance.imaging.predict import tdx
 from appliance.imaging.predict.firmware import Firmware
 from appliance.policy import inputfile
 
@@ -45,7 +46,7 @@ class GoogleMachines:
     root: str = endorsement.ROOT
 
 
-def rows(options: GoogleMachines, boot: Sequence[tpm.Event]) -> tuple[tuple[TdxRow, ...], tuple[SnpRow, ...]]:
+def rows(options: GoogleMachines, boot: Sequence[BootEvent]) -> tuple[tuple[TdxRow, ...], tuple[SnpRow, ...]]:
     """Return the rows of an image on Google's machines. Raises ImageError, AttestationError."""
     said, file = _endorsement(options), None
     if options.firmware is not None:
@@ -73,12 +74,12 @@ def _firmware(path: Path, said: LaunchEndorsement) -> Firmware:
 
 
 def _tdx(said: LaunchEndorsement, file: Firmware | None, options: GoogleMachines,
-         boot: Sequence[tpm.Event]) -> Iterator[TdxRow]:
+         boot: Sequence[BootEvent]) -> Iterator[TdxRow]:
     computed = None if file is None else tdx.mrtd(file, "page")
     for launch in said.tdx:
         for ram, zeroth in _registers(file, options, launch):
             for form in FORMS:
-                _, first, second, third = tpm.rtmrs(boot, form)
+                _, first, second, third = rtmrs(boot, form)
                 yield TdxRow(
                     source="gce-endorsement", covers=WHOLE, svn=said.tdx_svn, firmware_sha256=None,
                     firmware_sha384=said.firmware_sha384.hex(), page_order="page" if launch.mrtd == computed else None,
