@@ -52,6 +52,8 @@ OPTIONS = [  # words, option, what is allowed, the nearest values that are not
     ([*SEAL, "--key-version", "1"], "--pcrs", "0 to 23", ["24", "4,,9", "4,24"]),
     (["image", "predict", "DIR"], "--vcpus", "1 to 512", ["0", "513", "1,,2", "1,0"]),
     (["image", "predict", "DIR"], "--gce-ram", "4 to 65536", ["3", "65537", "16,,32", "x"]),
+    (["image", "reference", "DIR"], "--gce-ram", "4 to 65536", ["3", "65537", "16,,32", "x"]),
+    (["image", "reference", "DIR"], "--max-vcpus", "1 to 512", ["0", "513"]),
 ]
 DECIMAL = [
     (CONNECT, "--life", "0 to 31536000", ["-1", "31536001", "1e400", "-0.5", ".", "e5", "1e"]),

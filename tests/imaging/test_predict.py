@@ -245,6 +245,15 @@ def test_confidential_machines_start_as_is_predicted(tmp_path: Path, kind: str, 
     whole = " ".join(words)
     assert ("snp" == kind) == ("kernel-hashes=on" in whole) == (f"-kernel {tmp_path}/appliance.efi" in whole)
     assert ("tdx" == kind) == ("disk.raw" in whole) == ("quote-generation-socket.type=" in whole)
+    assert "serial=appliance-collateral" not in whole
+
+
+def test_a_machine_gets_its_host_s_documents(tmp_path: Path) -> None:
+    """A disk that only the host writes, by the name that the guest looks for."""
+    words = machine.Machine(tmp_path, "tcg", 768, collateral=tmp_path / "c.disk",
+                            confidential=confidential.arguments("tdx", 768, None)).command("qemu")
+    assert f"if=none,id=collateral,file={tmp_path}/c.disk,format=raw,cache=writeback,read-only=on" in words
+    assert "virtio-blk-pci,drive=collateral,serial=appliance-collateral" in words
 
 
 def test_golden_values_come_from_an_event_log(tmp_path: Path) -> None:

@@ -1,3 +1,3 @@
-"""The deployment that belongs to this machine: the launch disk, and what binds it."""
+"""What the host gives to this machine: the launch disk, and what binds it; documents to pass on."""
 
-__all__ = ["bind", "launchdisk"]
+__all__ = ["bind", "launchdisk", "staple"]

@@ -108,6 +108,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
                         help="a further file for the models' disk, such as a tenant list; may be repeated")
     parser.add_argument("--state", metavar="DISK", type=Path, help="a disk that the guest may write to")
     parser.add_argument("--policy", metavar="FILE", type=Path, help="the policy, for an image without one")
+    parser.add_argument("--collateral", metavar="DISK", type=Path,
+                        help="an archive of a vendor's documents, which the guest passes on with its evidence")
     parser.add_argument("--audit-log", metavar="FILE", type=Path,
                         help="write the guest's audit log here (default: on the console)")
     parser.add_argument("--firmware", metavar="FILE", type=Path,
@@ -174,9 +176,9 @@ def kernel_targets(named: list[str]) -> tuple[str, ...]:
 def _boot(args: argparse.Namespace) -> int:
     options = boot.Options(
         image=args.image, models=args.models, add=tuple(args.add), state=args.state,
-        policy=load(args.policy) if args.policy else None, audit=args.audit_log, firmware=args.firmware,
-        memory=args.memory, cpus=args.cpus, port=args.port, broker=args.broker, vsock=args.vsock,
-        accelerator=args.accelerator, direct=args.direct, tpm=args.tpm, tpm_state=args.tpm_state,
+        policy=load(args.policy) if args.policy else None, collateral=args.collateral, audit=args.audit_log,
+        firmware=args.firmware, memory=args.memory, cpus=args.cpus, port=args.port, broker=args.broker,
+        vsock=args.vsock, accelerator=args.accelerator, direct=args.direct, tpm=args.tpm, tpm_state=args.tpm_state,
         confidential=args.confidential, extra=tuple(args.qemu))
 
     stream = sys.stderr if args.json else sys.stdout
