@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,22 @@ from sevsnpmeasure import guest, vcpu_types
 
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import DerivedMeasurements, Measurements
+from appliance.attestation.google import endorsement
 from appliance.attestation.measured import launch, portable, second
 from appliance.attestation.tpm.judging import registers
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
+from appliance.client import Verifier
 from appliance.client.reference import read_measurements
 from appliance.client.verdict import FIRMWARE_PROVED, NOT_MET, VERIFIED, Verdict
 from appliance.codec.canonical import canonical
-from appliance.errors import ForgedEvidenceError, ImageError, MalformedEvidenceError
+from appliance.errors import ForgedEvidenceError, ImageError, MalformedEvidenceError, PolicyError
 from appliance.imaging import reference
 from appliance.imaging.predict import golden, predict
 from appliance.policy import load
 from tests.fuzz import driver, measurements_fuzz
-from tests.support import expected, fake_image, references, rows
+from tests.support import expected, fake_google, fake_image, references, rows
 from tests.support import fake_appliance as fake
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_appliance import FakeAppliance
@@ -291,6 +294,60 @@ def test_google_s_endorsed_firmware_goes_in(folder: Path, tmp_path: Path) -> Non
     assert set(known.tdx_rows() or ()) == set(found.tdx_rows() or ())
     assert known.snp_rows() == found.snp_rows()
     assert frozenset() == found.sev_snp_digests()
+
+
+@pytest.mark.parametrize(("given", "svn", "changed", "status", "failed"), [
+    (True, 3, {}, VERIFIED, []), (True, 4, {}, NOT_MET, ["gce-svn"]), (False, 3, {}, NOT_MET, ["mrtd", "gce-svn"]),
+    (True, 3, {"rtmr1": b"\x01" * 48}, NOT_MET, ["rtmr1"])])
+def test_google_s_firmware_is_known_on_the_day(folder: Path, tmp_path: Path, given: bool, svn: int,
+                                               changed: dict[str, bytes], status: str, failed: list[str]) -> None:
+    """A reference of before, and an endorsement of today: its MRTD with the image's own registers, and no others."""
+    google, intel, known = FakeGoogle(), FakeIntel(), _made(folder)
+    document = tmp_path / "fw.binarypb"
+    document.write_bytes(google.endorsement())
+    (tmp_path / endorsement.ROOT_FILE).write_bytes(google.root.public_bytes(Encoding.DER))
+    row = (known.tdx_rows() or ())[0]
+    fields = {"mr_td": fake_google.MRTD, "rtmr1": bytes.fromhex(row.rtmr[1] or ""),
+              "rtmr2": bytes.fromhex(row.rtmr[2] or ""), **changed}
+    path = fake.write_policy(tmp_path, "tdx", evidence=f"gce {{\n min_svn = {svn}\n }}")
+    path.write_text(path.read_text().replace("schema = 1", "schema = 2"))
+    policy = load(path)
+    server = FakeAppliance(fake.attestor(fake.TdxSource(intel, policy.digest, fields), policy), tmp_path)
+    own = {"gce_endorsement": document} if given else {}
+    judge = Verifier.from_files(path, folder / reference.OUTPUT, builder_key=f"ed25519:{PUBLIC.hex()}", roots=Roots(
+        intel=intel.pins["root"], intel_der=intel.pins["root_der"], others={"gce": google.pin}), **own)
+    try:
+        found = Verifier(replace(judge.reference, collateral=intel.collateral()), clock=lambda: NOW).verify(server.url)
+    finally:
+        server.stop()
+    assert (status, failed) == (found.status, [each.rule for each in found.findings if each.outcome == "fails"]), found
+    assert judge.reference.known is not None
+    assert known.to_json() == judge.reference.known.measurements.to_json()
+    assert given == any("a firmware by" in each.detail for each in found.findings if each.rule == "measurements")
+
+
+def test_an_endorsement_is_checked(folder: Path, tmp_path: Path) -> None:
+    """By its signature, and only beside a reference; a launch of SEV-SNP by it covers the firmware alone."""
+    google, known = FakeGoogle(), _made(folder)
+    document, path = tmp_path / "fw.binarypb", fake.write_policy(tmp_path, "tdx", evidence="")
+    document.write_bytes(google.endorsement(by="other"))
+    (tmp_path / endorsement.ROOT_FILE).write_bytes(google.root.public_bytes(Encoding.DER))
+    roots = Roots(others={"gce": google.pin})
+    with pytest.raises(ForgedEvidenceError):
+        Verifier.from_files(path, folder / reference.OUTPUT, measurements_unsigned=True, gce_endorsement=document,
+                            roots=roots)
+    document.write_bytes(google.endorsement())
+    _predicted(folder)
+    with pytest.raises(PolicyError) as caught:
+        Verifier.from_files(path, folder / predict.OUTPUT, measurements_unsigned=True, gce_endorsement=document)
+    assert "endorsement-alone" == caught.value.code
+    judge = Verifier.from_files(path, folder / reference.OUTPUT, measurements_unsigned=True, roots=roots,
+                                gce_endorsement=document)
+    assert judge.reference.known is not None
+    said = judge.reference.known.measurements
+    assert known.sev_snp_digests() == said.sev_snp_digests()
+    for digest in fake_google.LAUNCH.values():
+        assert [False] == [row.image for row in said.launched(digest).snp_rows()]
 
 
 def test_the_commands(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

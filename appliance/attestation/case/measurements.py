@@ -128,18 +128,28 @@ class SourcedMeasurements(Measurements):
 
 
 class DerivedMeasurements(SourcedMeasurements):
-    """Measurements that a portable reference gives. `launched` derives the SEV-SNP row of the
+    """Measurements that a portable reference gives; `written` is the one that the builder signed, and
+    `reference` may have more firmware. `launched` derives the SEV-SNP row of the
     launch digest at hand; before that, only rows of a cloud's firmware are there."""
 
     reference: PortableReference
+    written: PortableReference
     told: str | None = None
 
     @classmethod
-    def of(cls, reference: PortableReference) -> DerivedMeasurements:
+    def of(cls, reference: PortableReference, written: PortableReference | None = None) -> DerivedMeasurements:
         """The measurements of a reference."""
         return cls(format=SECOND, build=reference.build, image=reference.image, policy_sha384=reference.policy_sha384,
                    sev_snp=reference.firmware_rows, tdx=portable.tdx_rows(reference), tpm=portable.tpm(reference),
-                   nitro=portable.nitro(reference), reference=reference)
+                   nitro=portable.nitro(reference), reference=reference, written=written or reference)
+
+    def endorsed(self, tds: tuple[TdxRow, ...], launches: tuple[SnpRow, ...]) -> DerivedMeasurements:
+        """The measurements with further firmware, by rows that cover it alone. Raises
+        MalformedEvidenceError for more rows than there may be."""
+        try:
+            return self.of(portable.endorsed(self.reference, tds, launches), self.written)
+        except ValidationError as error:
+            raise _malformed(describe(error)) from None
 
     @property
     def form(self) -> str:
@@ -162,8 +172,8 @@ class DerivedMeasurements(SourcedMeasurements):
         return portable.digests(self.reference)
 
     def to_json(self) -> bytes:
-        """The canonical form of the reference."""
-        return self.reference.to_json()
+        """The canonical form of the reference that was signed."""
+        return self.written.to_json()
 
 
 def _registers(rows: list[tuple[str | None, str | None, str | None, str | None]]) -> Mapping[int, frozenset[bytes]]:

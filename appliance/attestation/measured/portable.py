@@ -105,6 +105,16 @@ class PortableReference(Frozen):
         return canonical(self.model_dump(mode="json"))
 
 
+def endorsed(reference: PortableReference, tds: tuple[TdxRow, ...], launches: tuple[SnpRow, ...]) -> PortableReference:
+    """Return a reference with rows of a firmware that somebody else than the builder vouches for.
+    A value of theirs has no second row, which would be of no security version."""
+    mrtds, digests_of = {row.mrtd for row in tds}, {row.launch_digest for row in launches}
+    return reference.model_copy(update={
+        "tdx": (*(row for row in reference.tdx if row.mrtd not in mrtds), *map(_started, tds)),
+        "firmware_rows": (*(row for row in reference.firmware_rows if row.launch_digest not in digests_of),
+                          *map(_firmware_alone, launches))})
+
+
 class _Launch(NamedTuple):
     """A launch of the image, of any shape that can be derived."""
 
