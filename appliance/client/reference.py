@@ -40,7 +40,7 @@ REBUILD = ("appliance image build DEPLOYMENT.hcl -o OUT && appliance image predi
 @dataclass(frozen=True)
 class KnownImage:
     """Measurements and why they are believed: `signed_by` is the builder's key, None where the
-    caller vouches. `firmware_by`: who else vouches for a firmware, in words."""
+    caller vouches. `firmware_by` names another signer, of a firmware."""
 
     measurements: Measurements
     signed_by: bytes | None = None

@@ -1,6 +1,6 @@
 """A portable reference of an image, from the files of its folder: `reference.json`.
 
-Unlike measurements it is of no shape of machine: whoever verifies evidence derives the rows
+Unlike measurements it is of no shape of machine: a verifier derives the rows
 (`attestation/measured/portable`). docs/formats/portable-reference.md has the format.
 """
 

@@ -128,9 +128,9 @@ class SourcedMeasurements(Measurements):
 
 
 class DerivedMeasurements(SourcedMeasurements):
-    """Measurements that a portable reference gives; `written` is the one that the builder signed, and
-    `reference` may have more firmware. `launched` derives the SEV-SNP row of the
-    launch digest at hand; before that, only rows of a cloud's firmware are there."""
+    """Measurements that a portable reference gives. The builder signed `written`, and `reference`
+    may have more firmware. `launched` derives the SEV-SNP row of the launch digest at hand; before
+    that, only rows of a cloud's firmware are there."""
 
     reference: PortableReference
     written: PortableReference
@@ -144,8 +144,8 @@ class DerivedMeasurements(SourcedMeasurements):
                    nitro=portable.nitro(reference), reference=reference, written=written or reference)
 
     def endorsed(self, tds: tuple[TdxRow, ...], launches: tuple[SnpRow, ...]) -> DerivedMeasurements:
-        """The measurements with further firmware, by rows that cover it alone. Raises
-        MalformedEvidenceError for more rows than there may be."""
+        """The measurements with rows of further firmware. Raises MalformedEvidenceError for more
+        rows than there may be."""
         try:
             return self.of(portable.endorsed(self.reference, tds, launches), self.written)
         except ValidationError as error:

@@ -1,9 +1,9 @@
 """Documents that the host hands over on a disk, passed on with evidence: a client then needs no
 service of the vendor's.
 
-The disk is an archive as a launch disk is, and the host may write it anew at any time. Nothing of it
-is believed here, or looked at: clients check signatures up to pinned roots, and times. Spec:
-docs/reference/collateral.md.
+The disk is an archive as a launch disk is, and the host may write it anew at any time. Its
+documents are not believed here, or looked at: clients check signatures up to pinned roots, and
+times. Spec: docs/reference/collateral.md.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def stapled(provider: Provider, disk: Path) -> Provider:
 
 
 def _read(descriptor: int) -> bytes:
-    """The first bytes of a disk as they are now; what the kernel kept of it is dropped first."""
+    """Return the first bytes of a disk as they are now, and not as the kernel kept them."""
     found = b""
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -88,7 +88,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def _documents(data: bytes) -> Iterator[bytes]:
-    """The documents in an archive. One that is half written ends where it is not in form."""
+    """Yield the documents in an archive, up to the place where it is not in form."""
     room = MAX_DOCUMENTS
     try:
         for _, content in launchdisk.entries(data):
