@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from sevsnpmeasure import guest, vcpu_types
 
 from appliance.attestation.case import measurements
@@ -360,8 +360,14 @@ def test_the_commands(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert each in said
     assert 0 == main(["image", "reference", str(folder), "--json"])
     assert json.loads((folder / reference.OUTPUT).read_bytes()) == json.loads(capsys.readouterr().out)
-    policy = fake.write_policy(tmp_path, "sev-snp")
+    pem, policy = tmp_path / "builder.pem", fake.write_policy(tmp_path, "sev-snp")
+    pem.write_bytes(BUILDER.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    assert 0 == main(["image", "reference", str(folder), "--key", str(pem), "--firmware", str(folder.parent / "fw"),
+                      "--tdx-firmware", str(folder.parent / "fw")])
+    assert "reference.json: signed" in capsys.readouterr().out
     (tmp_path / "e.json").write_text("{}")
+    assert 1 == main(["verify", str(tmp_path / "e.json"), "--policy", str(policy), "--reference",
+                      str(folder / reference.OUTPUT), "--builder-key", f"ed25519:{PUBLIC.hex()}"])
     for option in ("--reference", "--measurements"):
         assert 1 == main(["verify", str(tmp_path / "e.json"), "--policy", str(policy), option,
                           str(folder / reference.OUTPUT), "--measurements-unsigned"])
