@@ -1,3 +1,3 @@
-"""What the host gives to this machine: the launch disk, and what binds it; documents to pass on."""
+"""Disks that the host gives to this machine: the policy, which the launch binds; documents."""
 
 __all__ = ["bind", "launchdisk", "staple"]

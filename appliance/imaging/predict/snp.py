@@ -25,7 +25,7 @@ def cpu_models() -> tuple[str, ...]:
 
 
 def signature(cpu_model: str) -> int:
-    """Return CPUID Fn0000_0001_EAX of a model. Raises ImageError for one that is not known."""
+    """Return CPUID Fn0000_0001_EAX of a model. Raises ImageError for an unknown model."""
     if cpu_model not in launch.MODELS:
         raise ImageError(f"CPU model {cpu_model!r} is not known", hint=f"known: {', '.join(launch.MODELS)}")
     return launch.signature(cpu_model)

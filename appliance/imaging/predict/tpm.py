@@ -1,4 +1,4 @@
-"""What a boot from the image's disk measures, out of its unified kernel image."""
+"""The contents that a boot from the image's disk measures, out of its unified kernel image."""
 
 from __future__ import annotations
 

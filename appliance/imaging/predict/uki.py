@@ -3,9 +3,9 @@ into PCR 9.
 
 Sources: the UAPI group's "Unified Kernel Image" and "Linux TPM PCR Registry"; systemd-stub(7). The
 stub measures the name of each section (with a zero byte) and then its content, in the order of
-`events.MEASURED`. The kernel's own EFI code then measures its load options (UTF-16, with the zero) and the
-initrd that it is given. Stubs from version 255 on put the .osrel section into that initrd, as a
-file in an archive of their own.
+`events.MEASURED`. The kernel's own EFI code then measures its load options (UTF-16, with the zero)
+and the initrd that it is given. Stubs from version 255 on put the .osrel section into that initrd,
+as a file in an archive of their own.
 """
 
 from __future__ import annotations
