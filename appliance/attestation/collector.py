@@ -17,6 +17,7 @@ from appliance.errors import AttestationError
 
 REPORTS = Path("/sys/kernel/config/tsm/report")
 EVENT_LOG = Path("/sys/kernel/security/tpm0/binary_bios_measurements")
+COLLATERAL = Path("/dev/appliance-collateral")  # the host's documents, which go with evidence
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Interfaces:
     tpm: Path = Path(platforms.TPM.device or "")
     nitro: Path = Path(platforms.NITRO.device or "")
     event_log: Path = EVENT_LOG
+    collateral: Path = COLLATERAL
     root: str | None = None
 
 

@@ -12,6 +12,7 @@ from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.boot import auditing, checks, identity
 from appliance.boot.placement.bind import bind
+from appliance.boot.placement.staple import stapled
 from appliance.boot.planning import budget, footprint
 from appliance.boot.planning.footprint import Share
 from appliance.boot.running import declared, load
@@ -42,6 +43,7 @@ def policy(way: UnderWay) -> None:
         identity.name_things(way.audit, policy, way.tenants.tenants)
         way.provider = collect.provider(policy.tee.platforms, loaded.host_data, way.places)  # its devices stay open
         bound = bind(loaded, way.provider, root=way.places.root)
+        way.provider = stapled(way.provider, way.places.collateral)
         way.audit.write("boot.start", version=__version__, platform=way.provider.platform,
                         policy_sha384=loaded.digest.hex())
         approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path).name, folders)

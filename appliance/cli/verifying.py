@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from appliance.attestation import keyfile
+from appliance.attestation.google.endorsement import ROOT_FILE
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.trust.unsafe import with_roots
 from appliance.cli import feeds
@@ -53,8 +54,12 @@ def add_overlap(parser: argparse.ArgumentParser) -> None:
 
 def add_image(parser: argparse.ArgumentParser) -> None:
     """Declare what evidence is compared with beside the policy."""
-    parser.add_argument("--measurements", metavar="FILE", type=Path,
-                        help="the builder's word on what hardware measures; needed for all platforms but simulated")
+    parser.add_argument("--measurements", "--reference", metavar="FILE", type=Path,
+                        help="the builder's word on what hardware measures, or the image's portable reference, from "
+                        "which that is derived; needed for all platforms but simulated")
+    parser.add_argument("--gce-endorsement", metavar="FILE", type=Path,
+                        help="beside a portable reference: Google's endorsement of the machine's firmware; "
+                        f"{ROOT_FILE} is looked for beside it")
     parser.add_argument("--builder-key", metavar="KEY", help="the builder's public key: ed25519:HEX or a file; the "
                         "signature is beside the measurements, as .sig")
     parser.add_argument("--measurements-unsigned", action="store_true",
@@ -113,7 +118,7 @@ def judge(args: argparse.Namespace) -> Verifier | Overlap:
 def files(args: argparse.Namespace) -> list[Path]:
     """Return all files of a reference, with the signatures and approvals beside them."""
     named = [args.policy, args.measurements, args.next, args.next_measurements, args.approvals, args.machines,
-             args.feed]
+             args.feed, args.gce_endorsement]
     found = [each for each in named if each is not None] + _listed(args)
     beside = [each.with_name(each.name + ending) for each in found for ending in (".sig", ".approvals")]
     folders = [each for each in (args.releases, args.collateral, args.ek_roots) if each is not None]
@@ -140,7 +145,7 @@ def verifier(args: argparse.Namespace) -> Verifier:
     return Verifier.from_files(
         args.policy, args.measurements, builder_key=args.builder_key,
         measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,
-        keep=args.keep,
+        keep=args.keep, gce_endorsement=args.gce_endorsement,
         need_revocation=not args.without_revocation, any_ak=args.unsafe_any_ak, attestation_keys=args.ak,
         ek_roots=args.ek_roots, self_tests=args.self_test, releases=args.releases, held_release=args.held_release,
         max_release_age=args.max_release_age, key_bound=args.key_bound, machines=args.machines,

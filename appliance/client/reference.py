@@ -5,21 +5,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypedDict
 
 from appliance.attestation import keyfile
 from appliance.attestation.case import measurements
 from appliance.attestation.case.machine import MachineList
-from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.case.measurements import DerivedMeasurements, Measurements
 from appliance.attestation.case.terms import EkRoots
 from appliance.attestation.findings import Finding, judged
+from appliance.attestation.google import endorsement, launches
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.collateral_folder import load as load_collateral
 from appliance.attestation.tpm.judging import verify
 from appliance.attestation.trust.roots import VENDORS, Roots
+from appliance.attestation.x509 import walks
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.policy import Loaded, inputfile
@@ -38,10 +40,11 @@ REBUILD = ("appliance image build DEPLOYMENT.hcl -o OUT && appliance image predi
 @dataclass(frozen=True)
 class KnownImage:
     """Measurements and why they are believed: `signed_by` is the builder's key, None where the
-    caller vouches."""
+    caller vouches. `firmware_by` names another signer, of a firmware."""
 
     measurements: Measurements
     signed_by: bytes | None = None
+    firmware_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,9 @@ class Reference:
         if self.known is None:
             return [*found, Finding("measurements", "not checked", "none given")]
         by = self.known.signed_by
-        found.append(Finding("measurements", "not checked", f"taken as given, unsigned; rebuild them: {REBUILD}")
-                     if by is None else Finding("measurements", "holds", f"signed by ed25519:{by.hex()}"))
+        also = f"; {self.known.firmware_by}" if self.known.firmware_by else ""
+        found.append(Finding("measurements", "not checked", f"taken as given, unsigned; rebuild them: {REBUILD}{also}")
+                     if by is None else Finding("measurements", "holds", f"signed by ed25519:{by.hex()}{also}"))
         found.append(_gate(self.known.measurements))
         baked = self.known.measurements.policy_sha384
         if baked is not None:
@@ -168,6 +172,8 @@ class Options(TypedDict, total=False):
     """Evidence of a TLS key will do, where the policy binds none to sessions."""
     self_tests: Iterable[bytes]
     """Digests (48 bytes) of which the boot's must be one; none: any will do."""
+    gce_endorsement: str | Path | None
+    """Google's endorsement of the machine's firmware, beside a portable reference."""
     machines: str | Path | None
     """The signed list of machines; by default the one beside the policy, if there is one."""
 
@@ -180,6 +186,8 @@ def read(policy: Path, measured: Path | None, options: Options) -> Reference:
     known = None if measured is None else read_measurements(
         measured, builder_key=None if key is None else keyfile.ed25519_public_key(key),
         unsigned=options.get("measurements_unsigned", False))
+    if (said := options.get("gce_endorsement")) is not None:
+        known = _endorsed(known, Path(said), options.get("roots", VENDORS))
     found = approvals.read(approvals.beside(policy) if given is None else Path(given))
     if found is None and given is not None:
         raise PolicyError(f"approvals: {given} does not exist", code="approvals-unreadable")
@@ -193,6 +201,21 @@ def read(policy: Path, measured: Path | None, options: Options) -> Reference:
         options.get("key_bound", False), frozenset(options.get("self_tests", ())) or None,
         machines.machines_of(loaded.policy, policy.parent, None if listed is None else Path(listed)),
         None if kept is None else Path(kept))
+
+
+def _endorsed(known: KnownImage | None, document: Path, roots: Roots) -> KnownImage:
+    """A known image with the firmware that Google endorses, judged by the verifier's own clock.
+    PolicyError unless it is a portable reference, AttestationError."""
+    if known is None or not isinstance(known.measurements, DerivedMeasurements):
+        raise PolicyError("an endorsement of a firmware goes with a portable reference: measurements have rows of "
+                          "their own", code="endorsement-alone",
+                          hint="give the image's reference: --reference FILE; appliance image reference DIR makes one")
+    beside = document.with_name(endorsement.ROOT_FILE)
+    said = endorsement.read(
+        _read(document, endorsement.MAX_BYTES), at=datetime.now(UTC), root=roots.others.get("gce", endorsement.ROOT),
+        certificates=walks.load(keyfile.read(beside, "root"), beside.name) if beside.exists() else ())
+    return replace(known, measurements=known.measurements.endorsed(launches.tdx_rows(said), launches.snp_rows(said)),
+                   firmware_by=f"a firmware by {said.signer}, sha384:{said.firmware_sha384.hex()}")
 
 
 def _releases(options: Options, key: str | None) -> Releases | None:

@@ -37,6 +37,12 @@ def joined(known: Reference, target: str) -> Reference:
     return replace(known, collateral=known.collateral.joined(collateral_folder.load(folder)))
 
 
+def stapled(known: Reference, answer: bytes | None) -> Reference | None:
+    """Return a reference with the collateral that came with evidence; None if none came."""
+    items = () if answer is None else _items(answer)
+    return replace(known, collateral=known.collateral.with_items(items, "evidence")) if items else None
+
+
 def keep(known: Reference, verdict: Verdict) -> Verdict:
     """Keep what came with the evidence of a good verdict, if the reference says where. Returns the
     verdict: where nothing can be kept, with a finding that says so."""

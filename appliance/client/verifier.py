@@ -81,19 +81,35 @@ class Verifier:
         try:
             known = seen.joined(known, question.target)
             question = replace(question, seen=tuple(self._channel(connection, question, known)))
-        except UncheckedEvidenceError as error:  # what it lacks is fetched by evidence that is kept
+        except UncheckedEvidenceError as error:  # what it lacks comes with the evidence, or is fetched by that
             with suppress(AttestationError):
-                answer = connection.evidence(question.nonce or b"")
-            return judge.failed(error, known, question, answer)
+                answer = connection.evidence(nonce)
+            question, still = self._with_answer(connection, question, known, answer, error)
+            if still is not None:
+                return judge.failed(still, known, question, answer)
         except AttestationError as error:
             return judge.failed(error, known, question)
         try:
-            answer = connection.evidence(question.nonce or b"")
+            answer = connection.evidence(nonce) if answer is None else answer
             found = judge.verified(answer, known, question.at)
             question = replace(question, activated=activation.ask(connection, found, known, question.at))
         except AttestationError as error:
             return judge.failed(error, known, question, answer)
         return seen.keep(self.reference, judge.conclude(found, known, question))
+
+    def _with_answer(self, connection: Connection, question: Question, known: Reference, answer: bytes | None,
+                     lacking: UncheckedEvidenceError) -> tuple[Question, AttestationError | None]:
+        """Verify what the handshake shows by collateral that came with the evidence: a certificate
+        has no room for the host's documents. Returns the question, and the error that is left."""
+        more = seen.stapled(known, answer)
+        if more is None:
+            return question, lacking
+        try:
+            return replace(question, seen=tuple(self._channel(connection, question, more))), None
+        except UncheckedEvidenceError:
+            return question, lacking
+        except AttestationError as error:
+            return question, error
 
     def _channel(self, connection: Connection, question: Question, known: Reference) -> list[Finding]:
         """Verify what the handshake alone shows."""

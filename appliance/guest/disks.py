@@ -3,7 +3,8 @@
 A disk's role is its virtio serial number or its partition's name. `appliance-models` holds a
 read-only erofs file system with model files, which the policy's pins decide on. `appliance-state`
 belongs to the application, which seals what it writes there. `appliance-launch` holds a policy for
-an image without one. A virtio serial port of the name `appliance-audit` takes the audit log.
+an image without one. `appliance-collateral` has documents of the host's to pass on with evidence. A
+virtio serial port of the name `appliance-audit` takes the audit log.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from appliance.guest.mounts import NODEV, NOEXEC, NOSUID, RDONLY, mount
 
 MODELS_ROLE, STATE_ROLE, LAUNCH_ROLE = "appliance-models", "appliance-state", "appliance-launch"
 AUDIT_PORT = "appliance-audit"
-STATE_LINK = Path("/dev/appliance-state")  # policies name devices below /dev
+COLLATERAL_ROLE = "appliance-collateral"
+LINKED = (STATE_ROLE, COLLATERAL_ROLE)  # below /dev, where policies and the boot name them
 _BLOCK = Path("/sys/class/block")
 _PORTS = Path("/sys/class/virtio-ports")
 _DEVICES = Path("/dev")
@@ -42,8 +44,9 @@ def mount_models(target: Path) -> str:
     models, state = find(MODELS_ROLE), find(STATE_ROLE)
     if models is not None:
         mount(str(models), str(target), "erofs", RDONLY | NOSUID | NODEV | NOEXEC)
-    if state is not None:
-        STATE_LINK.symlink_to(state)
+    for role in LINKED:
+        if (device := find(role)) is not None:
+            (_DEVICES / role).symlink_to(device)
     return f"models {models or 'none'}, state {state or 'none'}"
 
 

@@ -30,6 +30,7 @@ _FORMATS = {
     b"approvals": FileKind("a file of approvals", "it is for --approvals"),
     b"evidence": FileKind("evidence", "judge it with: appliance verify FILE --policy POLICY"),
     b"measurements": FileKind("measurements of an image", "they are for --measurements"),
+    b"reference": FileKind("a portable reference of an image", "it is for --reference"),
     b"golden": FileKind("golden values of a machine", "they are for: appliance image predict DIR --golden FILE"),
     b"image": FileKind("the manifest of an image", "name its folder: appliance image predict DIR"),
 }

@@ -19,6 +19,7 @@ from appliance.attestation.collect import collect
 from appliance.attestation.collector import Interfaces
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.material import Material
+from appliance.attestation.measured import events
 from appliance.attestation.measured.nitro import NITRO_PCRS
 from appliance.attestation.nitro.collecting.collector import NitroProvider
 from appliance.attestation.nitro.judging import abi, verify
@@ -28,7 +29,6 @@ from appliance.client import judge
 from appliance.client.judge import Question
 from appliance.client.verdict import Verdict
 from appliance.errors import ApplianceError, BootError, MalformedEvidenceError
-from appliance.imaging.predict import tpm as predict_tpm
 from appliance.policy import load
 from tests.support import envelopes, fake_nitro
 from tests.support import fake_appliance as fake
@@ -68,9 +68,9 @@ def test_a_real_document_is_genuine_at_its_time() -> None:
 def test_a_real_machine_measures_as_predicted() -> None:
     """PCR 2, 3 and 6 take a separator, and PCR 7 the variables of a machine without keys of Secure Boot."""
     found = abi.parse(_real()).pcrs
-    separator = predict_tpm.extend([hashlib.sha384(bytes(4)).digest()], "sha384")
+    separator = events.extend([hashlib.sha384(bytes(4)).digest()], "sha384")
     assert [separator] * 3 == [found[number] for number in (2, 3, 6)]
-    assert predict_tpm.secure_boot_off("sha384") == found[7]
+    assert events.secure_boot_off("sha384") == found[7]
 
 
 def test_each_byte_is_signed() -> None:
@@ -248,8 +248,8 @@ def test_a_register_that_something_else_extended_stops_the_boot(tmp_path: Path) 
 
 def test_predicted_registers_are_those_of_the_format() -> None:
     """All of them, PCR 12 and 13 zero; others are refused."""
-    log = [predict_tpm.Event(4, 4, "x", {"sha384": bytes(48)})]
-    found = predict_tpm.nitro(log)
+    log = [events.BootEvent(4, 4, "x", {"sha384": bytes(48)})]
+    found = events.nitro(log)
     assert hashlib.sha384(bytes(96)).hexdigest() == found.pcrs["4"][0]
     whole = {**document([], []), "nitro": found.model_dump(mode="json")}
     for change in ({"4": None}, {"12": ["11" * 48]}, {"5": ["11" * 48]}):

@@ -59,7 +59,7 @@ def test_bad_usage_is_an_object(words: list[str], capsys: pytest.CaptureFixture[
     ["tenants", "valid.hcl", "--key", "signer.pem"], ["machines", "show", "valid.hcl"],
     ["machines", "sign", "valid.hcl", "--key", "signer.pem"], ["machines", "add", "l.json", "--custody", "x"],
     ["plan-memory", "findings.hcl"], ["plan", "valid.hcl", "findings.hcl"],
-    ["image", "predict", "absent"], ["image", "boot", "absent"],
+    ["image", "predict", "absent"], ["image", "reference", "absent"], ["image", "boot", "absent"],
     ["image", "lock", "--requirements", "absent"],
     ["image", "lock", "--requirements", "."], ["image", "lock", "--requirements", "noise"],
     ["image", "lock", "--requirements", "valid.hcl", "--mirror", "debian=http://127.0.0.1:1", "--mirror",

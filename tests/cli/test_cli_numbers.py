@@ -53,6 +53,8 @@ OPTIONS = [  # words, option, what is allowed, the nearest values that are not
     (["image", "predict", "DIR"], "--vcpus", "1 to 512", ["0", "513", "1,,2", "1,0"]),
     (["image", "export", "DIR", "--igvm", "FILE", "-o", "OUT"], "--vcpus", "1 to 512", ["0", "513"]),
     (["image", "predict", "DIR"], "--gce-ram", "4 to 65536", ["3", "65537", "16,,32", "x"]),
+    (["image", "reference", "DIR"], "--gce-ram", "4 to 65536", ["3", "65537", "16,,32", "x"]),
+    (["image", "reference", "DIR"], "--max-vcpus", "1 to 512", ["0", "513"]),
 ]
 DECIMAL = [
     (CONNECT, "--life", "0 to 31536000", ["-1", "31536001", "1e400", "-0.5", ".", "e5", "1e"]),

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import struct
 
+from appliance.attestation.measured.launch import save_area
 from appliance.errors import ImageError
 from appliance.imaging.igvm import launch, reader, writer
-from appliance.imaging.predict import snp
 from appliance.imaging.predict.firmware import parse
 from tests.support import fake_firmware, fake_igvm
 
@@ -44,6 +44,6 @@ def seeds() -> list[bytes]:
     firmware = parse(fake_firmware.firmware())
     pages = [fake_igvm.page((1 << 32) - len(firmware.data) + at, firmware.data[at:at + 4096])
              for at in range(0, len(firmware.data), 4096)]
-    whole = [*small[:2], *pages, *(fake_igvm.processor(number, snp.save_area(0xFFFFFFF0, 0x800F12, 1))
-                                   for number in range(2))]
+    whole = [*small[:2], *pages, *(
+        fake_igvm.processor(number, save_area(0xFFFFFFF0, 0x800F12, 1)) for number in range(2))]
     return [kind + fake_igvm.build(each) for kind in (b"s", b"r") for each in (small, areas, whole)]

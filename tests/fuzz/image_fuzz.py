@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from appliance.attestation.measured import events
 from appliance.errors import ImageError
 from appliance.imaging.predict import firmware as predict_firmware
 from appliance.imaging.predict import pe as predict_pe
@@ -29,7 +30,7 @@ def fuzz(data: bytes) -> None:
         if kind == b"f":
             _firmware(rest)
         elif kind == b"u":
-            predict_tpm.pcrs(predict_tpm.events(predict_uki.parse(rest), b""))
+            events.pcrs(predict_tpm.boot_events(predict_uki.parse(rest), b""))
         else:
             predict_pe.parse(rest, "program").authenticode("sha256")
     except ImageError:

@@ -1,12 +1,14 @@
-"""Fuzz target: measurements files from strangers. What parses has one form, and judging any registers by it ends."""
+"""Fuzz target: measurements and portable references from strangers. What parses has one form, and judging any
+registers by it ends."""
 
 from __future__ import annotations
 
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import SourcedMeasurements
 from appliance.attestation.tpm.judging import registers
+from appliance.codec.canonical import canonical
 from appliance.errors import AttestationError
-from tests.support import expected, rows
+from tests.support import expected, references, rows
 
 
 def fuzz(data: bytes) -> None:
@@ -24,7 +26,8 @@ def fuzz(data: bytes) -> None:
 
 
 def seeds() -> list[bytes]:
-    """A whole file of each version, and one with nothing that can be absent."""
+    """A whole file of each version, one with nothing that can be absent, and a portable reference."""
     whole = expected.image()
     return [whole.to_json(), whole.model_copy(update={"sev_snp": (), "tdx": (), "tpm": None}).to_json(),
-            SourcedMeasurements.model_validate(rows.whole()).to_json()]
+            SourcedMeasurements.model_validate(rows.whole()).to_json(),
+            *(canonical(references.document(firmware_rows=[each])) for each in rows.whole()["sev_snp"][1:])]

@@ -116,3 +116,15 @@ def test_a_service_that_did_not_end_well(image: Path, port: int, tmp_path: Path,
     _qemu(tmp_path, monkeypatch, "echo 'init 1.0: boot stopped'")
     assert 1 == _boot(image, port)
     assert "its service did not end well: the console says at which step" in capsys.readouterr().err
+
+
+def test_the_host_s_documents_are_a_disk_of_the_machine(image: Path, port: int, tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read-only, by the name that the guest looks for; without the option there is none."""
+    disk, arguments = tmp_path / "collateral.disk", tmp_path / "arguments"
+    _qemu(tmp_path, monkeypatch, f'echo "$@" > {arguments}')
+    for more, there in ((("--collateral", str(disk)), True), ((), False)):
+        assert 1 == _boot(image, port, *more)
+        said = arguments.read_text()
+        assert there == (f"file={disk},format=raw,cache=writeback,read-only=on" in said)
+        assert there == ("serial=appliance-collateral" in said)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.attestation.collector import COLLATERAL, Interfaces
 from appliance.boot import report
 from appliance.guest import dhcp, init
 from appliance.guest import disks as init_disks
@@ -117,6 +118,21 @@ def test_disks_are_found_by_serial_number_or_partition_name(tmp_path: Path) -> N
     assert init_disks.find(init_disks.MODELS_ROLE, tmp_path) == Path("/dev/vdc")
     assert init_disks.find(init_disks.STATE_ROLE, tmp_path) == Path("/dev/vdd1")
     assert init_disks.find(init_disks.LAUNCH_ROLE, tmp_path) is None
+
+
+def test_disks_are_linked_where_the_boot_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """State and the host's documents, each where it is there; the latter is the boot's default place."""
+    monkeypatch.setattr(init_disks, "_DEVICES", tmp_path)
+    found = {init_disks.STATE_ROLE: tmp_path / "vdb", init_disks.COLLATERAL_ROLE: tmp_path / "vdc"}
+    for there in (set(), {init_disks.COLLATERAL_ROLE}, set(found)):
+        monkeypatch.setattr(init_disks, "find", lambda role, there=there: found[role] if role in there else None)
+        init_disks.mount_models(tmp_path)
+        assert there == {path.name for path in tmp_path.iterdir()}
+        for path in tmp_path.iterdir():
+            assert found[path.name] == path.readlink()
+            path.unlink()
+    assert COLLATERAL.name == init_disks.COLLATERAL_ROLE
+    assert Interfaces().collateral == COLLATERAL
 
 
 def test_audit_port_is_found_by_its_name(tmp_path: Path) -> None:

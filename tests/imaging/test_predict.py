@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.attestation.case import measurements
 from appliance.attestation.case.event_log import Event
+from appliance.attestation.measured import events
 from appliance.errors import ImageError
 from appliance.imaging.predict import firmware as predict_firmware
 from appliance.imaging.predict import golden as predict_golden
@@ -21,7 +22,6 @@ from appliance.imaging.predict import gpt as predict_gpt
 from appliance.imaging.predict import pe as predict_pe
 from appliance.imaging.predict import predict
 from appliance.imaging.predict import tdx as predict_tdx
-from appliance.imaging.predict import tpm as predict_tpm
 from appliance.imaging.predict import uki as predict_uki
 from appliance.imaging.qemu import confidential, machine
 from appliance.imaging.recipe import manifest
@@ -220,8 +220,8 @@ def test_tdx_firmware_whose_code_is_not_measured_is_refused(sections: tuple[tupl
 
 def test_rtmr_1_has_one_separator() -> None:
     """PCR 2 to 6 share RTMR 1, which edk2 separates once; PCR 9 and 11 share RTMR 2."""
-    def event(pcr: int, kind: int, what: bytes) -> predict_tpm.Event:
-        return predict_tpm.Event(pcr, kind, "", {"sha384": hashlib.sha384(what).digest()})
+    def event(pcr: int, kind: int, what: bytes) -> events.BootEvent:
+        return events.BootEvent(pcr, kind, "", {"sha384": hashlib.sha384(what).digest()})
 
     log = [event(4, 1, b"a"), *(event(pcr, 4, bytes(4)) for pcr in range(2, 7)), event(5, 1, b"b"), event(11, 13, b"c"),
            event(4, 1, b"d"), event(9, 6, b"e")]
@@ -231,7 +231,7 @@ def test_rtmr_1_has_one_separator() -> None:
         for content in contents:
             value = hashlib.sha384(value + hashlib.sha384(content).digest()).digest()
         registers.append(value)
-    assert (None, *registers, bytes(48)) == predict_tpm.rtmrs(log)
+    assert (None, *registers, bytes(48)) == events.rtmrs(log)
 
 
 @pytest.mark.parametrize(("kind", "there", "not_there"), [
@@ -245,6 +245,15 @@ def test_confidential_machines_start_as_is_predicted(tmp_path: Path, kind: str, 
     whole = " ".join(words)
     assert ("snp" == kind) == ("kernel-hashes=on" in whole) == (f"-kernel {tmp_path}/appliance.efi" in whole)
     assert ("tdx" == kind) == ("disk.raw" in whole) == ("quote-generation-socket.type=" in whole)
+    assert "serial=appliance-collateral" not in whole
+
+
+def test_a_machine_gets_its_host_s_documents(tmp_path: Path) -> None:
+    """A disk that only the host writes, by the name that the guest looks for."""
+    words = machine.Machine(tmp_path, "tcg", 768, collateral=tmp_path / "c.disk",
+                            confidential=confidential.arguments("tdx", 768, None)).command("qemu")
+    assert f"if=none,id=collateral,file={tmp_path}/c.disk,format=raw,cache=writeback,read-only=on" in words
+    assert "virtio-blk-pci,drive=collateral,serial=appliance-collateral" in words
 
 
 def test_golden_values_come_from_an_event_log(tmp_path: Path) -> None:

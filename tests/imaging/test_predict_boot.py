@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.measured import events
 from appliance.attestation.measured.first import GOLDEN_PCRS, PREDICTED_PCRS, Golden
 from appliance.attestation.tpm.judging import registers
 from appliance.imaging.predict import golden as predict_golden
@@ -131,7 +132,7 @@ def test_one_byte_of_any_part_gives_another_prediction(started: Started, part: s
     data = bytearray(uki.pe.data)
     data[where.raw_at + where.size // 2] ^= 1
     altered = predict_uki.parse(bytes(data))
-    tpm = predict_tpm.pcrs(predict_tpm.events(altered, predict_gpt.event(folder / "disk.raw")))
+    tpm = events.pcrs(predict_tpm.boot_events(altered, predict_gpt.event(folder / "disk.raw")))
     changed = {number for number in PREDICTED_PCRS
                if tpm.accepted()[number] != frozenset((started.values[0][number],))}
     assert {"vmlinuz": {4, 11}, "initrd.cpio": {4, 9, 11}, "cmdline": {4, 9, 11}, "os-release": {4, 9, 11}}[

@@ -15,11 +15,12 @@ from sevsnpmeasure import guest, vcpu_types, vmm_types
 
 from appliance.attestation.case import event_log, measurements
 from appliance.attestation.google import rule
+from appliance.attestation.measured import events
 from appliance.cli.main import main
 from appliance.errors import AttestationError, ImageError
 from appliance.imaging.google import hob, log, machine
 from appliance.imaging.google.machine import GoogleMachines
-from appliance.imaging.predict import clouds, predict, tdx, tpm
+from appliance.imaging.predict import clouds, predict, tdx
 from appliance.imaging.predict import firmware as predict_firmware
 from appliance.policy.schema.platform import Gce
 from tests.support import fake_firmware, fake_image
@@ -88,44 +89,45 @@ def test_memory_without_hand_off_blocks_is_refused(data: bytes, ram: int) -> Non
         hob.build(predict_firmware.parse(data), ram)
 
 
-def _boot(gpt: bytes, program: bytes, kernel: bytes, *second: bytes) -> list[tpm.Event]:
-    """A boot as `tpm.events` lists it, with digests of another image."""
-    def event(pcr: int, kind: int, digest: bytes) -> tpm.Event:
-        return tpm.Event(pcr, kind, "", {"sha384": digest})
+def _boot(gpt: bytes, program: bytes, kernel: bytes, *second: bytes) -> list[events.BootEvent]:
+    """A boot as `events.of` lists it, with digests of another image."""
+    def event(pcr: int, kind: int, digest: bytes) -> events.BootEvent:
+        return events.BootEvent(pcr, kind, "", {"sha384": digest})
 
-    def action(pcr: int, text: bytes) -> tpm.Event:
-        return event(pcr, tpm.EV_EFI_ACTION, hashlib.sha384(text).digest())
+    def action(pcr: int, text: bytes) -> events.BootEvent:
+        return event(pcr, events.EV_EFI_ACTION, hashlib.sha384(text).digest())
 
-    return [action(4, tpm.CALLING), *(event(pcr, tpm.EV_SEPARATOR, hashlib.sha384(bytes(4)).digest())
-                                      for pcr in tpm.SEPARATED), event(5, tpm.EV_EFI_GPT_EVENT, gpt),
-            event(4, tpm.EV_EFI_BOOT_SERVICES_APPLICATION, program),
-            event(4, tpm.EV_EFI_BOOT_SERVICES_APPLICATION, kernel),
-            *(event(9, tpm.EV_EVENT_TAG, digest) for digest in second), action(5, tpm.EXIT_CALLED),
-            action(5, tpm.EXIT_DONE)]
+    return [action(4, events.CALLING), *(event(pcr, events.EV_SEPARATOR, hashlib.sha384(bytes(4)).digest())
+                                      for pcr in events.SEPARATED), event(5, events.EV_EFI_GPT_EVENT, gpt),
+            event(4, events.EV_EFI_BOOT_SERVICES_APPLICATION, program),
+            event(4, events.EV_EFI_BOOT_SERVICES_APPLICATION, kernel),
+            *(event(9, events.EV_EVENT_TAG, digest) for digest in second), action(5, events.EXIT_CALLED),
+            action(5, events.EXIT_DONE)]
 
 
 @pytest.mark.parametrize(("digests", "register"), BOOTS)
 def test_rtmr_1_is_what_google_s_machines_show(digests: tuple[str, str, str], register: str) -> None:
-    """Three boots of other images: our order of events gives the register that was there."""
+    """Three boots of other images: our order of logged gives the register that was there."""
     first, second, third = map(bytes.fromhex, digests)
-    assert register == tpm.rtmrs(_boot(first, second, third))[1].hex()
+    assert register == events.rtmrs(_boot(first, second, third))[1].hex()
 
 
 def test_rtmr_1_and_its_order_in_a_log_of_google_s() -> None:
-    """The log in the vectors: its kinds of events are ours, and ours give its register."""
-    events = [event for event in _real_log() if event.register == 2]
-    assert [event.kind for event in events] == [
-        tpm.EV_EFI_ACTION, tpm.EV_SEPARATOR, tpm.EV_EFI_GPT_EVENT, *[tpm.EV_EFI_BOOT_SERVICES_APPLICATION] * 2,
-        tpm.EV_EFI_ACTION, tpm.EV_EFI_ACTION]
-    digests = [event.digests["sha384"] for event in events[2:5]]
-    assert event_log.replay(_real_log(), "sha384")[2] == tpm.rtmrs(_boot(*digests))[1]
+    """The log in the vectors: its kinds of logged are ours, and ours give its register."""
+    logged = [event for event in _real_log() if event.register == 2]
+    assert [event.kind for event in logged] == [
+        events.EV_EFI_ACTION, events.EV_SEPARATOR, events.EV_EFI_GPT_EVENT,
+        *[events.EV_EFI_BOOT_SERVICES_APPLICATION] * 2,
+        events.EV_EFI_ACTION, events.EV_EFI_ACTION]
+    digests = [event.digests["sha384"] for event in logged[2:5]]
+    assert event_log.replay(_real_log(), "sha384")[2] == events.rtmrs(_boot(*digests))[1]
 
 
 def test_rtmr_2_ends_in_command_line_and_initrd() -> None:
     """Of a unified image that flashbots observed on Google's machines, whose stub measured no section."""
     boot = _boot(*map(bytes.fromhex, BOOTS[2][0]), hashlib.sha384((CMDLINE + "\0").encode("utf-16-le")).digest(),
                  bytes.fromhex(INITRD))
-    assert RTMR_2 == tpm.rtmrs(boot)[2].hex()
+    assert RTMR_2 == events.rtmrs(boot)[2].hex()
 
 
 def test_both_forms_of_rtmr_1() -> None:
@@ -133,29 +135,29 @@ def test_both_forms_of_rtmr_1() -> None:
     boot = _boot(b"\1" * 48, b"\2" * 48, b"\3" * 48)
     separator = hashlib.sha384(bytes(4)).digest()
     for count in (1, 2):
-        chain = [hashlib.sha384(tpm.CALLING).digest(), *[separator] * count, b"\1" * 48, b"\2" * 48, b"\3" * 48,
-                 hashlib.sha384(tpm.EXIT_CALLED).digest(), hashlib.sha384(tpm.EXIT_DONE).digest()]
-        assert tpm.extend(chain, "sha384") == tpm.rtmrs(boot, count)[1]
+        chain = [hashlib.sha384(events.CALLING).digest(), *[separator] * count, b"\1" * 48, b"\2" * 48, b"\3" * 48,
+                 hashlib.sha384(events.EXIT_CALLED).digest(), hashlib.sha384(events.EXIT_DONE).digest()]
+        assert events.extend(chain, "sha384") == events.rtmrs(boot, count)[1]
 
 
 def test_rtmr_0_takes_from_a_log_what_no_file_gives() -> None:
     """With the log's own configuration volume, the register is the log's; with other memory or firmware, another."""
-    events = _real_log()
-    own = {event.kind: event.digests["sha384"] for event in events if event.register == 1}
+    logged = _real_log()
+    own = {event.kind: event.digests["sha384"] for event in logged if event.register == 1}
     replaced = [event if event.kind != log.EV_EFI_PLATFORM_FIRMWARE_BLOB2 else event_log.Event(
-        1, event.kind, {"sha384": hashlib.sha384(FIRMWARE.data[:0x20000]).digest()}, b"") for event in events]
+        1, event.kind, {"sha384": hashlib.sha384(FIRMWARE.data[:0x20000]).digest()}, b"") for event in logged]
     assert HOBS[16] == own[log.EV_EFI_HANDOFF_TABLES2].hex()
-    assert event_log.replay(replaced, "sha384")[1] == log.rtmr0(events, FIRMWARE, 16)
-    assert log.rtmr0(events, FIRMWARE, 16) != log.rtmr0(events, FIRMWARE, 32)
+    assert event_log.replay(replaced, "sha384")[1] == log.rtmr0(logged, FIRMWARE, 16)
+    assert log.rtmr0(logged, FIRMWARE, 16) != log.rtmr0(logged, FIRMWARE, 32)
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_log_of_another_kind_is_refused(count: int) -> None:
     """Not one event of the hand-off blocks, or two."""
-    events = [event for event in _real_log() for _ in range(
+    logged = [event for event in _real_log() for _ in range(
         count if event.kind == log.EV_EFI_HANDOFF_TABLES2 else 1)]
     with pytest.raises(ImageError, match="hand-off blocks"):
-        log.rtmr0(events, FIRMWARE, 16)
+        log.rtmr0(logged, FIRMWARE, 16)
 
 
 @pytest.mark.parametrize("vmm", ["gce", "ec2"])
@@ -187,7 +189,7 @@ def _files(folder: Path, *, snp: dict[int, bytes] = google.LAUNCH, **changed: An
     return GoogleMachines(**{"document": folder / "fw.binarypb", "at": NOW, "root": GOOGLE.pin, **changed})
 
 
-def _boot_of(folder: Path) -> list[tpm.Event]:
+def _boot_of(folder: Path) -> list[events.BootEvent]:
     return _boot(*(bytes((each,)) * 48 for each in (1, 2, 3)))
 
 

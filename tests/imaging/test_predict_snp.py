@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from sevsnpmeasure import guest, id_block, vcpu_types
 
+from appliance.attestation.measured.launch import SNP_KERNEL_HASHES
 from appliance.errors import ImageError
 from appliance.imaging.predict import firmware as predict_firmware
 from appliance.imaging.predict import idblock as predict_idblock
@@ -81,7 +82,7 @@ def test_bookworm_s_firmware_is_refused() -> None:
     if not OVMF.exists():
         absent("OVMF: apt-get install ovmf")
     found = predict_firmware.parse(OVMF.read_bytes())
-    if any(each.kind == predict_firmware.SNP_KERNEL_HASHES for each in found.snp):
+    if any(each.kind == SNP_KERNEL_HASHES for each in found.snp):
         pytest.skip("this OVMF has a page for kernel hashes")
     with pytest.raises(ImageError):
         predict_snp.check(found)

@@ -29,6 +29,7 @@ MEDIA_TYPE = "application/vnd.appliance.evidence.v1+json"
 CM_EVIDENCE = 1 << 2  # draft-ietf-rats-msg-wrap, cm-type: this message is evidence
 NONCE_DOMAIN = b"appliance/ra-tls/v1\n"
 MAX_BYTES = 44 << 10  # of the certificate in DER: TLS stacks differ in what they take, 64 KiB as a message being common
+MAX_COLLATERAL_TEXT = 12 << 10  # of collateral in base64: the chain of an SEV-SNP chip, and no documents of Intel's
 _SUBJECT = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "appliance RA-TLS")])
 
 
@@ -70,6 +71,8 @@ def issue(key: ec.EllipticCurvePrivateKey, carried: Evidence, names: Sequence[st
 
 def _fitting(carried: Evidence) -> Evidence:
     """Evidence without what makes it long, where it is; /v1/attestation has the whole."""
+    if sum(map(len, carried.collateral)) > MAX_COLLATERAL_TEXT:
+        carried = carried.model_copy(update={"collateral": ()})
     shortened = COLLECTORS[carried.platform].shortened
     if shortened is None or len(carried.report) <= MAX_BYTES // 2:
         return carried

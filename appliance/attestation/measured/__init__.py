@@ -1,3 +1,4 @@
-"""Rows of a measurements file: what hardware may show, and of what. One module for each version."""
+"""Rows of a measurements file: what hardware may show, and of what; and the arithmetic that derives
+them from a portable reference."""
 
-__all__ = ["fields", "first", "nitro", "second"]
+__all__ = ["events", "fields", "first", "launch", "nitro", "portable", "second"]

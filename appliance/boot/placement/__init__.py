@@ -1,3 +1,3 @@
-"""The deployment that belongs to this machine: the launch disk, and what binds it."""
+"""Disks that the host gives to this machine: the policy, which the launch binds; documents."""
 
-__all__ = ["bind", "launchdisk"]
+__all__ = ["bind", "launchdisk", "staple"]

@@ -61,7 +61,8 @@ def _name(header: bytes) -> str:
     return plain.decode("ascii")
 
 
-def _entries(data: bytes) -> Iterator[tuple[str, bytes]]:
+def entries(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Each file of an archive with its name, as they come. BootError where it is not in form."""
     at = 0
     while any(header := data[at:at + _BLOCK]):
         if len(header) < _BLOCK:
@@ -81,7 +82,7 @@ def parse(data: bytes) -> dict[str, bytes]:
     """Every file by name; what stands behind the end of the archive is not looked at. BootError for
     anything else."""
     files: dict[str, bytes] = {}
-    for name, content in _entries(data):
+    for name, content in entries(data):
         if name in files or len(files) >= MAX_FILES:
             raise _refused(f"{name} twice, or more than {MAX_FILES} files")
         files[name] = content

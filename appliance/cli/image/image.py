@@ -11,7 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.cli import numbers
-from appliance.cli.image import export, igvm, release, successor
+from appliance.cli.image import export, igvm, reference, release, successor
 from appliance.cli.image import predict as image_predict
 from appliance.cli.progress import Progress
 from appliance.codec.printable import quantity
@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       "as golden values, and predict the other measurements (see `record` and `predict`)")
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
     image_predict.add_arguments(actions)
+    reference.add_arguments(actions)
     export.add_arguments(actions)
     igvm.add_arguments(actions)
     release.add_arguments(actions)
@@ -108,6 +109,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
                         help="a further file for the models' disk, such as a tenant list; may be repeated")
     parser.add_argument("--state", metavar="DISK", type=Path, help="a disk that the guest may write to")
     parser.add_argument("--policy", metavar="FILE", type=Path, help="the policy, for an image without one")
+    parser.add_argument("--collateral", metavar="DISK", type=Path,
+                        help="an archive of a vendor's documents, which the guest passes on with its evidence")
     parser.add_argument("--audit-log", metavar="FILE", type=Path,
                         help="write the guest's audit log here (default: on the console)")
     parser.add_argument("--firmware", metavar="FILE", type=Path,
@@ -142,8 +145,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do one action; 0, or an error that names step, file or package."""
     own = {"build": _build, "boot": _boot, "tpm": _tpm, "lock": _lock, "container": _container}
-    return {**own, **image_predict.ACTIONS, **export.ACTIONS, **igvm.ACTIONS,
-            **release.ACTIONS, **successor.ACTIONS}[args.action](args)
+    return {**own, **image_predict.ACTIONS, **reference.ACTIONS, **export.ACTIONS, **igvm.ACTIONS, **release.ACTIONS,
+            **successor.ACTIONS}[args.action](args)
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -174,9 +177,9 @@ def kernel_targets(named: list[str]) -> tuple[str, ...]:
 def _boot(args: argparse.Namespace) -> int:
     options = boot.Options(
         image=args.image, models=args.models, add=tuple(args.add), state=args.state,
-        policy=load(args.policy) if args.policy else None, audit=args.audit_log, firmware=args.firmware,
-        memory=args.memory, cpus=args.cpus, port=args.port, broker=args.broker, vsock=args.vsock,
-        accelerator=args.accelerator, direct=args.direct, tpm=args.tpm, tpm_state=args.tpm_state,
+        policy=load(args.policy) if args.policy else None, collateral=args.collateral, audit=args.audit_log,
+        firmware=args.firmware, memory=args.memory, cpus=args.cpus, port=args.port, broker=args.broker,
+        vsock=args.vsock, accelerator=args.accelerator, direct=args.direct, tpm=args.tpm, tpm_state=args.tpm_state,
         confidential=args.confidential, extra=tuple(args.qemu))
 
     stream = sys.stderr if args.json else sys.stdout

@@ -25,7 +25,8 @@ from appliance.imaging.qemu import run
 from appliance.imaging.qemu.machine import FIRMWARE
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names(text: str) -> tuple[str, ...]:
+    """Return names from the command line, each once."""
     return tuple(dict.fromkeys(text.split(",")))
 
 
@@ -40,7 +41,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     make.add_argument("--firmware", metavar="FILE", type=Path, help="SEV-SNP: the firmware, such as OVMF.amdsev.fd")
     make.add_argument("--vcpus", metavar="N,N", type=numbers.listed(1, 512, "1,2,4"),
                       default=(1, 2, 4), help="SEV-SNP: numbers of virtual CPUs (default: 1,2,4)")
-    make.add_argument("--cpu-model", metavar="NAME,NAME", type=_names, default=("EPYC-v4",),
+    make.add_argument("--cpu-model", metavar="NAME,NAME", type=names, default=("EPYC-v4",),
                       help=f"SEV-SNP: CPU models (default: EPYC-v4; known: {', '.join(predict_snp.cpu_models())})")
     make.add_argument("--igvm", metavar="FILE", type=Path, action="append", default=[],
                       help="SEV-SNP: a launch that `export --igvm` wrote; may be repeated")
@@ -54,17 +55,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     make.add_argument("--vmm", choices=("qemu", *clouds.LAYOUTS), default="qemu",
                       help="SEV-SNP: who lays out the launch; a cloud's digest covers the firmware alone "
                       "(default: qemu)")
-    google = make.add_argument_group("Google's machines")
-    google.add_argument("--gce-endorsement", metavar="FILE", type=Path,
-                        help=f"Google's endorsement of the firmware; {endorsement.ROOT_FILE} is looked for beside it")
-    google.add_argument("--gce-firmware", metavar="FILE", type=Path, help="that firmware; for RTMR 0")
-    google.add_argument("--gce-log", metavar="FILE", type=Path, help="the CCEL of a machine; for RTMR 0")
-    google.add_argument("--gce-ram", metavar="GIB,GIB", type=numbers.listed(4, 1 << 16, "16,32"), default=(),
-                        help="the machines' memory, such as 16,32; for RTMR 0 (default: none)")
-    google.add_argument("--at", metavar="TIME", type=verifying.time,
-                        help="judge the endorsement's certificates by this time (default: now)")
-    google.add_argument("--unsafe-root", metavar="CERT", type=Path, action="append", default=[],
-                        help="for tests only: believe another root above endorsements")
+    add_google(make)
     make.add_argument("--json", action="store_true", help="print the measurements as JSON")
     summary = "keep PCR 0 and 7 of a machine that you trust, as golden values"
     keep = actions.add_parser("record", help=summary, description=summary)
@@ -83,6 +74,21 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     keep.add_argument("--json", action="store_true", help="print the values as JSON")
 
 
+def add_google(parser: argparse.ArgumentParser) -> None:
+    """Declare how Google's machines are predicted."""
+    google = parser.add_argument_group("Google's machines")
+    google.add_argument("--gce-endorsement", metavar="FILE", type=Path,
+                        help=f"Google's endorsement of the firmware; {endorsement.ROOT_FILE} is looked for beside it")
+    google.add_argument("--gce-firmware", metavar="FILE", type=Path, help="that firmware; for RTMR 0")
+    google.add_argument("--gce-log", metavar="FILE", type=Path, help="the CCEL of a machine; for RTMR 0")
+    google.add_argument("--gce-ram", metavar="GIB,GIB", type=numbers.listed(4, 1 << 16, "16,32"), default=(),
+                        help="the machines' memory, such as 16,32; for RTMR 0 (default: none)")
+    google.add_argument("--at", metavar="TIME", type=verifying.time,
+                        help="judge the endorsement's certificates by this time (default: now)")
+    google.add_argument("--unsafe-root", metavar="CERT", type=Path, action="append", default=[],
+                        help="for tests only: believe another root above endorsements")
+
+
 def _predict(args: argparse.Namespace) -> int:
     if args.firmware is None and (args.id_key or args.author_key):
         raise ImageError("an ID block is of a SEV-SNP launch", hint="name the firmware: --firmware OVMF.amdsev.fd")
@@ -95,12 +101,12 @@ def _predict(args: argparse.Namespace) -> int:
     key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     found = predict.predict(predict.Options(
         args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden), key,
-        _google(args), args.nitrotpm, partial(igvm.predictions, args.igvm, args.cpu_model) if args.igvm else None))
+        google(args), args.nitrotpm, partial(igvm.predictions, args.igvm, args.cpu_model) if args.igvm else None))
     print(found.to_json().decode() if args.json else "\n".join(_told(found, args.image, signed=key is not None)))
     return 0
 
 
-def _google(args: argparse.Namespace) -> predict.CloudRows | None:
+def google(args: argparse.Namespace) -> predict.CloudRows | None:
     """Return what makes rows of Google's machines."""
     if args.gce_endorsement is None:
         if args.gce_firmware or args.gce_log or args.gce_ram:
@@ -135,14 +141,15 @@ def _told(found: Measurements, folder: Path, *, signed: bool) -> list[str]:
     lines += [f"tdx mrtd    {each.mrtd}  page order: {each.page_order or 'not computed'}" for each in found.tdx] or [
         "tdx         not predicted: no --tdx-firmware given"]
     lines += [f"            not verified: {note}" for note in (found.tdx[0].unverified if found.tdx else ())]
-    lines += _told_tpm(found)
+    lines += told_tpm(found)
     nitro = found.nitro_prediction()
     lines += [] if nitro is None else [f"nitro pcr {number:2d}  {value.hex()}" for number, values in sorted(
         nitro.accepted().items()) for value in values]
     return [*lines, f"{folder / predict.OUTPUT}: {'signed' if signed else 'NOT SIGNED (--key)'}"]
 
 
-def _told_tpm(found: Measurements) -> list[str]:
+def told_tpm(found: Measurements) -> list[str]:
+    """Return the registers of a TPM, a line each."""
     if found.tpm is None:
         return []
     lines = [f"tpm pcr {int(name):2d}  {value}" for name, values in sorted(

@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Sequence
 
 from appliance.attestation.case.event_log import Event
+from appliance.attestation.measured.events import extend
 from appliance.errors import ImageError
 from appliance.imaging.google import hob
-from appliance.imaging.predict import tpm
 from appliance.imaging.predict.firmware import TDX_CFV, Firmware
 
 EV_EFI_PLATFORM_FIRMWARE_BLOB2, EV_EFI_HANDOFF_TABLES2 = 0x8000000A, 0x8000000B
@@ -30,7 +30,7 @@ def rtmr0(events: Sequence[Event], firmware: Firmware, ram_gib: int) -> bytes:
                              "expected one", hint="give the CCEL of a TD on Google's cloud")
     known = {EV_EFI_HANDOFF_TABLES2: hob.digest(firmware, ram_gib),
              EV_EFI_PLATFORM_FIRMWARE_BLOB2: hashlib.sha384(_configuration(firmware)).digest()}
-    return tpm.extend([known.get(event.kind) or event.digests["sha384"] for event in own], "sha384")
+    return extend([known.get(event.kind) or event.digests["sha384"] for event in own], "sha384")
 
 
 def _configuration(firmware: Firmware) -> bytes:

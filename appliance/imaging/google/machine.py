@@ -11,24 +11,20 @@ from pathlib import Path
 
 from appliance.attestation import keyfile
 from appliance.attestation.case import event_log
-from appliance.attestation.google import endorsement
+from appliance.attestation.google import endorsement, launches
 from appliance.attestation.google.endorsement import LaunchEndorsement, TdxLaunch
+from appliance.attestation.measured.events import BootEvent, rtmrs
 from appliance.attestation.measured.fields import MAX_VCPUS
-from appliance.attestation.measured.second import FIRMWARE, WHOLE, SnpRow, TdxRow
+from appliance.attestation.measured.second import WHOLE, SnpRow, TdxRow
 from appliance.attestation.x509 import walks
 from appliance.errors import ImageError
 from appliance.imaging.google import log
 from appliance.imaging.predict import firmware as predict_firmware
-from appliance.imaging.predict import tdx, tpm
+from appliance.imaging.predict import tdx
 from appliance.imaging.predict.firmware import Firmware
 from appliance.policy import inputfile
 
 FORMS = (1, 2)  # separators in RTMR 1: every public log that was at hand has one; two are reported
-UNVERIFIED = (
-    "MRTD: Google's word in its endorsement, unless page_order says that it was also computed from the firmware",
-    "RTMR 1 and RTMR 2 are for a boot from the image's disk; their order was compared with public logs of Google's",
-    "RTMR 1: values with one and with two separators; no log with two was at hand",
-)
 FROM_LOG = "RTMR 0: boot variables, ACPI tables and the separator are as one machine's log had them"
 
 
@@ -45,7 +41,7 @@ class GoogleMachines:
     root: str = endorsement.ROOT
 
 
-def rows(options: GoogleMachines, boot: Sequence[tpm.Event]) -> tuple[tuple[TdxRow, ...], tuple[SnpRow, ...]]:
+def rows(options: GoogleMachines, boot: Sequence[BootEvent]) -> tuple[tuple[TdxRow, ...], tuple[SnpRow, ...]]:
     """Return the rows of an image on Google's machines. Raises ImageError, AttestationError."""
     said, file = _endorsement(options), None
     if options.firmware is not None:
@@ -53,7 +49,7 @@ def rows(options: GoogleMachines, boot: Sequence[tpm.Event]) -> tuple[tuple[TdxR
     elif options.log is not None or options.ram_gib:
         raise ImageError("RTMR 0 is computed from the firmware and the log of a machine",
                          hint="give all three: --gce-firmware FILE.fd --gce-log CCEL --gce-ram GIB")
-    return tuple(_tdx(said, file, options, boot)), tuple(_snp(said))
+    return tuple(_tdx(said, file, options, boot)), _snp(said)
 
 
 def _endorsement(options: GoogleMachines) -> LaunchEndorsement:
@@ -73,18 +69,18 @@ def _firmware(path: Path, said: LaunchEndorsement) -> Firmware:
 
 
 def _tdx(said: LaunchEndorsement, file: Firmware | None, options: GoogleMachines,
-         boot: Sequence[tpm.Event]) -> Iterator[TdxRow]:
+         boot: Sequence[BootEvent]) -> Iterator[TdxRow]:
     computed = None if file is None else tdx.mrtd(file, "page")
     for launch in said.tdx:
         for ram, zeroth in _registers(file, options, launch):
             for form in FORMS:
-                _, first, second, third = tpm.rtmrs(boot, form)
+                _, first, second, third = rtmrs(boot, form)
                 yield TdxRow(
                     source="gce-endorsement", covers=WHOLE, svn=said.tdx_svn, firmware_sha256=None,
                     firmware_sha384=said.firmware_sha384.hex(), page_order="page" if launch.mrtd == computed else None,
                     ram_gib=ram, early_accept=launch.early_accept if ram else None, mrtd=launch.mrtd.hex(),
                     rtmr=(None if zeroth is None else zeroth.hex(), first.hex(), second.hex(), third.hex()),
-                    unverified=(*UNVERIFIED, *((FROM_LOG,) if zeroth else ())))
+                    unverified=(*launches.UNVERIFIED, *((FROM_LOG,) if zeroth else ())))
 
 
 def _registers(file: Firmware | None, options: GoogleMachines,
@@ -99,14 +95,11 @@ def _registers(file: Firmware | None, options: GoogleMachines,
             yield ram, log.rtmr0(events, file, ram)
 
 
-def _snp(said: LaunchEndorsement) -> Iterator[SnpRow]:
-    for vcpus, value in sorted(said.snp.items()):
-        if vcpus > MAX_VCPUS:
-            raise ImageError(f"the endorsement has a launch of {vcpus} processors, and measurements have at most "
-                             f"{MAX_VCPUS}", hint="take the endorsement of another firmware")
-        yield SnpRow(source="gce-endorsement", covers=FIRMWARE, svn=said.snp_svn, firmware_sha256=None,
-                     firmware_sha384=said.firmware_sha384.hex(), vmm="gce", vcpus=vcpus, cpu_model=None,
-                     guest_features="0x1", launch_digest=value.hex(), id_block=None)
+def _snp(said: LaunchEndorsement) -> tuple[SnpRow, ...]:
+    if (most := max(said.snp, default=0)) > MAX_VCPUS:
+        raise ImageError(f"the endorsement has a launch of {most} processors, and measurements have at most "
+                         f"{MAX_VCPUS}", hint="take the endorsement of another firmware")
+    return launches.snp_rows(said)
 
 
 def _read(path: Path, most: int) -> bytes:

@@ -14,6 +14,8 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from appliance.attestation.measured.fields import MAX_VCPUS
+from appliance.attestation.measured.launch import CPUID, SECRETS, VMSA, VMSA_GPA, LaunchDigest
 from appliance.errors import ImageError
 from appliance.imaging.igvm import headers
 from appliance.imaging.igvm.headers import (
@@ -25,11 +27,10 @@ from appliance.imaging.igvm.headers import (
     ParameterInsert,
     ProcessorState,
 )
-from appliance.imaging.predict import snp
 from appliance.imaging.predict.firmware import FOUR_GIB
 
 UNMEASURED = 4  # PAGE_TYPE: the address counts, and the content does not
-_KINDS = {headers.SECRETS: snp.SECRETS, headers.CPUID: snp.CPUID, headers.CPUID_XF: snp.CPUID}
+_KINDS = {headers.SECRETS: SECRETS, headers.CPUID: CPUID, headers.CPUID_XF: CPUID}
 _FEATURES_AT, _RDX_AT, _SNP_ACTIVE = 0x3B0, 0x310, 1
 
 
@@ -69,7 +70,7 @@ def launch(file: IgvmFile, what: str = "IGVM file") -> Launch:
         raise _bad(what, "it is not for SEV-SNP")
     if platform.version != headers.PLATFORM_VERSION:
         raise _bad(what, f"version {platform.version} of SEV-SNP, expected {headers.PLATFORM_VERSION}")
-    digest, pages = snp.LaunchDigest(), []
+    digest, pages = LaunchDigest(), []
     states: list[ProcessorState] = []
     for page in _in_order(file.directives, platform.mask, what):
         if isinstance(page, ProcessorState):
@@ -78,7 +79,7 @@ def launch(file: IgvmFile, what: str = "IGVM file") -> Launch:
             pages.append(page)
             _measure(digest, page)
     for state in states:
-        digest.page(snp.VMSA, state.gpa, hashlib.sha384(state.content).digest())
+        digest.page(VMSA, state.gpa, hashlib.sha384(state.content).digest())
     _check_pages(pages, what)
     _check_states(states, what)
     policies = {each.policy for each in file.policies if each.mask & platform.mask}
@@ -126,7 +127,7 @@ def _inserted(insert: ParameterInsert, areas: dict[int, int], what: str) -> Iter
         yield PageData(insert.gpa + at, insert.mask, unmeasured=True)
 
 
-def _measure(digest: snp.LaunchDigest, page: PageData) -> None:
+def _measure(digest: LaunchDigest, page: PageData) -> None:
     if page.kind in _KINDS:
         digest.page(_KINDS[page.kind], page.gpa)
     elif page.unmeasured:
@@ -143,11 +144,11 @@ def _check_pages(pages: list[PageData], what: str) -> None:
 def _check_states(states: list[ProcessorState], what: str) -> None:
     """Check the demands of QEMU and KVM: every virtual CPU from 0 on, at one address, with the same
     features."""
-    if not 1 <= len(states) <= snp.MAX_VCPUS or [each.index for each in states] != list(range(len(states))):
-        raise _bad(what, f"it needs the states of virtual CPUs from 0 on, at most {snp.MAX_VCPUS}, each once and in "
+    if not 1 <= len(states) <= MAX_VCPUS or [each.index for each in states] != list(range(len(states))):
+        raise _bad(what, f"it needs the states of virtual CPUs from 0 on, at most {MAX_VCPUS}, each once and in "
                    "order")
-    if any(each.gpa != snp.VMSA_GPA for each in states):
-        raise _bad(what, f"a virtual CPU's state is not at {snp.VMSA_GPA:#x}, where KVM puts it")
+    if any(each.gpa != VMSA_GPA for each in states):
+        raise _bad(what, f"a virtual CPU's state is not at {VMSA_GPA:#x}, where KVM puts it")
     features = {each.content[_FEATURES_AT:_FEATURES_AT + 8] for each in states}
     if len(features) != 1 or not int.from_bytes(next(iter(features)), "little") & _SNP_ACTIVE:
         raise _bad(what, "its virtual CPUs have different features, or none of SEV-SNP")

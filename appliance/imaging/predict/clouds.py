@@ -13,19 +13,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from appliance.errors import ImageError
-from appliance.imaging.predict import snp
-from appliance.imaging.predict.firmware import (
-    FOUR_GIB,
-    PAGE,
+from appliance.attestation.measured import launch
+from appliance.attestation.measured.fields import MAX_VCPUS
+from appliance.attestation.measured.launch import (
     SNP_CPUID,
     SNP_KERNEL_HASHES,
     SNP_SEC_MEM,
     SNP_SECRETS,
     SNP_SVSM_CAA,
-    Firmware,
-    SnpSection,
 )
+from appliance.errors import ImageError
+from appliance.imaging.predict.firmware import FOUR_GIB, PAGE, Firmware, SnpSection
 
 Vmm = Literal["gce", "ec2"]
 UNMEASURED = 4  # PAGE_TYPE: the address counts, and the content does not
@@ -48,14 +46,14 @@ class Layout:
 
 LAYOUTS: dict[Vmm, Layout] = {
     "gce": Layout(0x9B, 0x93, 0x8B, 0x00070106, UNMEASURED, cpuid_last=False),
-    "ec2": Layout(0x9A, 0x92, 0x83, 0x0007040600070406, snp.ZERO, cpuid_last=True),
+    "ec2": Layout(0x9A, 0x92, 0x83, 0x0007040600070406, launch.ZERO, cpuid_last=True),
 }
 
 
 def save_area(eip: int, layout: Layout, guest_features: int) -> bytes:
     """Return the page with a virtual CPU's first state."""
-    page = bytearray(snp.save_area(eip, _RDX, guest_features))
-    struct.pack_into("<H", page, _CS, layout.first_cs if eip == snp.BOOT_EIP else 0x9B)
+    page = bytearray(launch.save_area(eip, _RDX, guest_features))
+    struct.pack_into("<H", page, _CS, layout.first_cs if eip == launch.BOOT_EIP else 0x9B)
     struct.pack_into("<H", page, _SS, layout.ss)
     struct.pack_into("<H", page, _TR, layout.tr)
     struct.pack_into("<Q", page, _PAT, layout.pat)
@@ -70,25 +68,25 @@ def launch_digests(firmware: Firmware, vmm: Vmm, vcpus: Iterable[int], guest_fea
     if not firmware.snp or firmware.reset_eip is None:
         raise ImageError(f"{firmware.what}: has no SEV-SNP metadata, so no SEV-SNP guest starts from it",
                          code="image-firmware", hint="take the file that the cloud publishes")
-    wanted, layout, digest = sorted(set(vcpus)), LAYOUTS[vmm], snp.LaunchDigest()
-    if not wanted or not 1 <= wanted[0] <= wanted[-1] <= snp.MAX_VCPUS:
-        raise ImageError(f"number of virtual CPUs: 1 to {snp.MAX_VCPUS}")
+    wanted, layout, digest = sorted(set(vcpus)), LAYOUTS[vmm], launch.LaunchDigest()
+    if not wanted or not 1 <= wanted[0] <= wanted[-1] <= MAX_VCPUS:
+        raise ImageError(f"number of virtual CPUs: 1 to {MAX_VCPUS}")
     digest.content(FOUR_GIB - len(firmware.data), firmware.data)
     late = [each for each in firmware.snp if layout.cpuid_last and each.kind == SNP_CPUID]
     for each in [*(one for one in firmware.snp if one not in late), *late]:
         _section(digest, firmware, each, layout)
     found = {}
     for number in range(1, wanted[-1] + 1):
-        eip = snp.BOOT_EIP if number == 1 else firmware.reset_eip
-        digest.page(snp.VMSA, snp.VMSA_GPA, hashlib.sha384(save_area(eip, layout, guest_features)).digest())
+        eip = launch.BOOT_EIP if number == 1 else firmware.reset_eip
+        digest.page(launch.VMSA, launch.VMSA_GPA, hashlib.sha384(save_area(eip, layout, guest_features)).digest())
         if number in wanted:
             found[number] = digest.value
     return found
 
 
-def _section(digest: snp.LaunchDigest, firmware: Firmware, section: SnpSection, layout: Layout) -> None:
-    kinds = {SNP_SEC_MEM: layout.working, SNP_SVSM_CAA: snp.ZERO, SNP_KERNEL_HASHES: snp.ZERO,
-             SNP_SECRETS: snp.SECRETS, SNP_CPUID: snp.CPUID}
+def _section(digest: launch.LaunchDigest, firmware: Firmware, section: SnpSection, layout: Layout) -> None:
+    kinds = {SNP_SEC_MEM: layout.working, SNP_SVSM_CAA: launch.ZERO, SNP_KERNEL_HASHES: launch.ZERO,
+             SNP_SECRETS: launch.SECRETS, SNP_CPUID: launch.CPUID}
     if section.kind not in kinds:
         raise ImageError(f"{firmware.what}: SEV-SNP section of unknown kind {section.kind:#x}")
     single = section.kind in (SNP_SECRETS, SNP_CPUID)

@@ -29,7 +29,8 @@ from appliance.attestation import keyfile
 from appliance.attestation.binding import Build, describe
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
-from appliance.attestation.measured import second
+from appliance.attestation.measured import events, second
+from appliance.attestation.measured.events import BootEvent
 from appliance.attestation.measured.first import Golden, SnpPrediction, TdxPrediction, TpmPrediction
 from appliance.attestation.measured.nitro import NitroPrediction
 from appliance.attestation.measured.second import FIRMWARE, SnpRow, TdxRow
@@ -46,7 +47,7 @@ from appliance.policy import inputfile
 
 OUTPUT, SIGNATURE = "measurements.json", "measurements.json.sig"
 GUEST_FEATURES = 1  # SEV_FEATURES: SNP active, nothing else
-CloudRows = Callable[[Sequence[predict_tpm.Event]], tuple[tuple[TdxRow, ...], tuple[SnpRow, ...]]]
+CloudRows = Callable[[Sequence[BootEvent]], tuple[tuple[TdxRow, ...], tuple[SnpRow, ...]]]
 LaunchRows = Callable[[bytes], tuple[SnpPrediction, ...]]
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -85,10 +86,7 @@ def predict(options: Options) -> Measurements:
 
     Raises ImageError if a file differs from the manifest, or cannot be predicted.
     """
-    document = manifest.read(options.folder)
-    files = checked_files(options.folder, document)
-    uki = predict_uki.parse((options.folder / "appliance.efi").read_bytes())
-    _consistent(options.folder, document, uki)
+    document, files, uki = opened(options.folder)
     log = boot(options.folder, uki)
     td_rows, launch_rows = ((), ()) if options.cloud is None else options.cloud(log)
     endorsed = {each.launch_digest for each in launch_rows} | {each.mrtd for each in td_rows}  # no second row
@@ -97,26 +95,36 @@ def predict(options: Options) -> Measurements:
     found = _assembled(document, files,
                        sev_snp=(*(each for each in launches if each.launch_digest not in endorsed), *launch_rows),
                        tdx=(*(each for each in tds if each.mrtd not in endorsed), *td_rows),
-                       tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}),
-                       nitro=predict_tpm.nitro(log) if options.nitro else None)
-    write(options.folder, found, options.key)
+                       tpm=events.pcrs(log).model_copy(update={"golden": in_order(options.golden)}),
+                       nitro=events.nitro(log) if options.nitro else None)
+    write(options.folder / OUTPUT, found.to_json(), options.key)
     return found
 
 
-def boot(folder: Path, uki: Uki | None = None) -> list[predict_tpm.Event]:
+def opened(folder: Path) -> tuple[Mapping[str, Any], dict[str, str], Uki]:
+    """Return the manifest, each file's SHA-256 and the unified image of a folder in which all files
+    are the manifest's. Raises ImageError."""
+    document = manifest.read(folder)
+    files = checked_files(folder, document)
+    uki = predict_uki.parse((folder / "appliance.efi").read_bytes())
+    _consistent(folder, document, uki)
+    return document, files, uki
+
+
+def boot(folder: Path, uki: Uki | None = None) -> list[BootEvent]:
     """Return the events of a boot from the image's disk."""
     uki = uki or predict_uki.parse((folder / "appliance.efi").read_bytes())
-    return predict_tpm.events(uki, gpt.event(folder / "disk.raw"))
+    return predict_tpm.boot_events(uki, gpt.event(folder / "disk.raw"))
 
 
-def write(folder: Path, found: Measurements, key: Ed25519PrivateKey | None) -> None:
-    """Write the file and its signature; without a key an older signature goes."""
-    data = found.to_json()
-    signature = None if key is None else measurements.sign(data, key)
-    (folder / SIGNATURE).unlink(missing_ok=True)
-    keyfile.write_whole(folder / OUTPUT, data)
+def write(path: Path, data: bytes, key: Ed25519PrivateKey | None) -> None:
+    """Write measurements and, beside them, their signature; without a key an older signature goes.
+    """
+    signature, beside = None if key is None else measurements.sign(data, key), path.with_name(f"{path.name}.sig")
+    beside.unlink(missing_ok=True)
+    keyfile.write_whole(path, data)
     if signature is not None:
-        keyfile.write_whole(folder / SIGNATURE, signature)
+        keyfile.write_whole(beside, signature)
 
 
 def entry(document: Mapping[str, Any], *path: str) -> Any:
@@ -165,7 +173,7 @@ def _consistent(folder: Path, document: Mapping[str, Any], uki: Uki) -> None:
 def _sev_snp(snp: Snp | None, kernel: bytes) -> tuple[SnpPrediction | SnpRow, ...]:
     if snp is None:
         return ()
-    firmware, digest = _firmware(snp.firmware)
+    firmware, digest = read_firmware(snp.firmware)
     if snp.vmm is not None:
         return tuple(
             SnpRow(source="ec2" if snp.vmm == "ec2" else "predicted", covers=FIRMWARE, svn=None,
@@ -182,18 +190,19 @@ def _sev_snp(snp: Snp | None, kernel: bytes) -> tuple[SnpPrediction | SnpRow, ..
         for (vcpus, model), value in found.items())
 
 
-def _tdx(path: Path | None, log: list[predict_tpm.Event]) -> tuple[TdxPrediction, ...]:
+def _tdx(path: Path | None, log: list[BootEvent]) -> tuple[TdxPrediction, ...]:
     if path is None:
         return ()
-    firmware, digest = _firmware(path)
-    none, first, second, third = predict_tpm.rtmrs(log)
+    firmware, digest = read_firmware(path)
+    none, first, second, third = events.rtmrs(log)
     return tuple(
         TdxPrediction(firmware_sha256=digest, page_order=order, mrtd=predict_tdx.mrtd(firmware, order).hex(),
             rtmr=(none, first.hex(), second.hex(), third.hex()), unverified=predict_tdx.UNVERIFIED)
         for order in predict_tdx.ORDERS)
 
 
-def _firmware(path: Path) -> tuple[predict_firmware.Firmware, str]:
+def read_firmware(path: Path) -> tuple[predict_firmware.Firmware, str]:
+    """Return a firmware file and its SHA-256. Raises ImageError."""
     try:
         data = inputfile.read(path, predict_firmware.MAX_BYTES + 1)
     except OSError as error:
@@ -201,7 +210,8 @@ def _firmware(path: Path) -> tuple[predict_firmware.Firmware, str]:
     return predict_firmware.parse(data, f"firmware {path}"), hashlib.sha256(data).hexdigest()
 
 
-def _in_order(golden: tuple[Golden, ...]) -> tuple[Golden, ...]:
+def in_order(golden: tuple[Golden, ...]) -> tuple[Golden, ...]:
+    """Return golden values by name of machine. Raises ImageError for a name that stands twice."""
     names = [shape.machine for shape in golden]
     for name in names:
         if names.count(name) > 1:

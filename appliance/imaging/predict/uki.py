@@ -3,9 +3,9 @@ into PCR 9.
 
 Sources: the UAPI group's "Unified Kernel Image" and "Linux TPM PCR Registry"; systemd-stub(7). The
 stub measures the name of each section (with a zero byte) and then its content, in the order of
-`MEASURED`. The kernel's own EFI code then measures its load options (UTF-16, with the zero) and the
-initrd that it is given. Stubs from version 255 on put the .osrel section into that initrd, as a
-file in an archive of their own.
+`events.MEASURED`. The kernel's own EFI code then measures its load options (UTF-16, with the zero)
+and the initrd that it is given. Stubs from version 255 on put the .osrel section into that initrd,
+as a file in an archive of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from appliance.errors import ImageError
 from appliance.imaging.predict import pe as predict_pe
 from appliance.imaging.predict.pe import Pe
 
-MEASURED = (".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat")  # in this order
 GATE = ".gate"  # where the program begins (image/gate/gate.c); measured with the program, and not by the stub
 REQUIRED = (".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat", GATE)
 KNOWN_STUBS = (257,)
@@ -41,10 +40,6 @@ class Uki:
         if content is None:
             raise ImageError(f"unified kernel image: no section {name}")
         return content
-
-    def load_options(self) -> bytes:
-        """Return the command line as the stub hands it to the kernel."""
-        return (self.section(".cmdline").decode("ascii") + "\x00").encode("utf-16-le")
 
     def initrd(self) -> bytes:
         """Return the initrd as the stub hands it to the kernel: padded, then its own archive with

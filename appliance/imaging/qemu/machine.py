@@ -60,6 +60,7 @@ class Machine:
     models: Path | None = None
     state: Path | None = None
     launch: Path | None = None
+    collateral: Path | None = None  # documents of the host's, which the guest passes on
     audit: Path | None = None  # a file that the audit log is written to
     forwards: tuple[Forward | Reach, ...] = ()
     vsock: int | None = None
@@ -79,6 +80,8 @@ class Machine:
             words += _disk("state", self.state, read_only=False)
         if self.launch is not None:
             words += _disk("launch", self.launch, read_only=True)
+        if self.collateral is not None:
+            words += _disk("collateral", self.collateral, read_only=True)
         if self.audit is not None:
             words += ["-device", "virtio-serial-pci", "-chardev", f"file,id=audit,path={_escaped(self.audit)}",
                       "-device", "virtserialport,chardev=audit,name=appliance-audit"]

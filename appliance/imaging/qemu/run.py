@@ -42,6 +42,7 @@ class Options:
     add: tuple[Path, ...] = ()  # further files for a disk that is packed: a tenant list, say
     state: Path | None = None
     policy: Loaded | None = None  # for an image without one
+    collateral: Path | None = None  # documents of the host's, which the guest passes on
     audit: Path | None = None  # a file for the audit log; else it is on the console
     firmware: Path | None = None
     memory: int = 768  # MiB
@@ -122,8 +123,9 @@ def machine(options: Options) -> Iterator[list[str]]:
             folder=options.image, accelerator="kvm" if words else _accelerator(options, qemu), memory=options.memory,
             cpus=options.cpus, variables=None if options.direct or words else _variables(scratch),
             tpm=tpm.socket if tpm else None, models=_models(options, scratch), state=options.state,
-            launch=_launch(options.policy, scratch), audit=options.audit, forwards=_forwards(options, document),
-            vsock=options.vsock, confidential=words, firmware=firmware, extra=options.extra).command(qemu)
+            launch=_launch(options.policy, scratch), collateral=options.collateral, audit=options.audit,
+            forwards=_forwards(options, document), vsock=options.vsock, confidential=words, firmware=firmware,
+            extra=options.extra).command(qemu)
 
 
 def _require_free(port: int | None) -> None:

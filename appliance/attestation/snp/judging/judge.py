@@ -9,7 +9,7 @@ from appliance.attestation.case.expected import Expectations
 from appliance.attestation.case.given import Means
 from appliance.attestation.case.judge import AuthenticReport, Judge, by_time
 from appliance.attestation.case.machine import CHIP, MachineId, Names
-from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.case.measurements import DerivedMeasurements, Measurements
 from appliance.attestation.case.record import Record
 from appliance.attestation.case.terms import ClientTerms
 from appliance.attestation.findings import Finding
@@ -66,7 +66,9 @@ def _verify(record: Record, given: Means) -> AuthenticReport:
 
 
 def _validate(claims: SnpClaims, expected: Expectations, at: datetime) -> tuple[Finding, ...]:
-    own = expected.own.get(SNP.name, SnpExpectations())
+    own: SnpExpectations = expected.own.get(SNP.name, SnpExpectations())
+    if isinstance(own.known, DerivedMeasurements):
+        own = expect(own.known.launched(claims.report.measurement), own)
     return validate.validate(claims, own, expected.hardware, at=at)
 
 
@@ -85,22 +87,23 @@ def expect(measurements: Measurements, expected: SnpExpectations | None = None) 
     """`expected` with the image's launch digests; an image without any accepts no SEV-SNP report.
     """
     return replace(expected or SnpExpectations(), measurements=measurements.sev_snp_digests(),
-                   rows=measurements.snp_rows())
+                   rows=measurements.snp_rows(), known=measurements)
 
 
-def _concluded(_claims: SnpClaims, common: tuple[Finding, ...], own: tuple[Finding, ...],
+def _concluded(claims: SnpClaims, common: tuple[Finding, ...], own: tuple[Finding, ...],
                asked: ClientTerms) -> tuple[Finding, ...]:
-    return tuple(_with_shapes(each, asked.measurements) for each in (*common, *own))
+    return tuple(_with_shapes(each, asked.measurements, claims.report.measurement) for each in (*common, *own))
 
 
-def _with_shapes(finding: Finding, measurements: Measurements | None) -> Finding:
-    """A launch digest that no shape of the image has: say for which numbers of vCPUs it was
-    predicted."""
-    if finding.rule != "measurement" or finding.outcome != "fails" or measurements is None:
+def _with_shapes(finding: Finding, measurements: Measurements | None, digest: bytes) -> Finding:
+    """Add to a launch digest that no shape of the image has: for which shapes it was predicted; and
+    to a derived one: of which shape it is."""
+    if finding.rule != "measurement" or measurements is None:
         return finding
-    shapes = sorted({each.vcpus for each in measurements.snp_rows()})
-    told = f"predicted for {', '.join(map(str, shapes))} vCPUs" if shapes else "none is predicted"
-    return Finding(finding.rule, finding.outcome, f"{finding.detail}; {told}")
+    if finding.outcome == "fails":
+        return replace(finding, detail=f"{finding.detail}; {measurements.launched(digest).launches()}")
+    derived = finding.outcome == "holds" and isinstance(measurements, DerivedMeasurements)
+    return replace(finding, detail=measurements.launched(digest).launches()) if derived else finding
 
 
 def _remarks(policy: Policy) -> tuple[Finding, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.google import rule
 from appliance.attestation.measured.second import SnpRow
@@ -29,7 +30,7 @@ class SnpExpectations:
 
     Sizes in bytes: `report_data` 64, `host_data` 32, each of `measurements` 48, `family_id` and
     `image_id` 16. `rows` are those of the measurements; some cover a firmware alone, and say
-    nothing of an image.
+    nothing of an image. `known` is the file that they are of.
     """
 
     report_data: bytes | None = None
@@ -38,6 +39,7 @@ class SnpExpectations:
     family_id: bytes | None = None
     image_id: bytes | None = None
     rows: tuple[SnpRow, ...] = ()
+    known: Measurements | None = None
 
 
 def _version(text: str) -> tuple[int, int]:

@@ -64,7 +64,7 @@ def _is_known(bound: SnpClaims, asked: ClientTerms) -> bool:
     measurements'. Any other may name any key: whoever has such hardware can start a guest of their
     own."""
     return (SNP.name in asked.policy.tee.platforms and asked.measurements is not None
-            and bound.report.measurement in asked.measurements.sev_snp_digests())
+            and bound.report.measurement in asked.measurements.launched(bound.report.measurement).sev_snp_digests())
 
 
 def _unbound(bound: Hardware | None) -> str:
