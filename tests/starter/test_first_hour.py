@@ -92,7 +92,7 @@ def _needed() -> None:
 
 
 def _guests(tmp_path: Path) -> Reader:
-    """A folder for images that hold the kernels of emulated guests only: those of all targets are compiled for minutes."""
+    """A folder for images with the kernels of emulated guests only: those of this CPU are compiled for minutes."""
     reader = _folder(tmp_path, images.MODELS / DEMO)
     for target in images.TARGETS:
         images.libraries.library(target)
