@@ -83,8 +83,8 @@ def schema(words: Vocabularies, version: int = 1) -> Schema:
 
 
 def of_version_3(words: Vocabularies) -> Schema:
-    """The events of version 3 that version 2 lacks, and its further fields of the others: who asked
-    for a change, by which request."""
+    """The events that version 3 adds to version 2, and its further fields of the others. They tell
+    the tenant and request of a change."""
     return {**{event: {"request": REQUEST_ID, "tenant?": words.tenants} for event in ASKED},
             "tenants.replaced": {
                 "tenants": Integer(), "list_version": Integer(), "revoked": Integer(), "generation": Integer(),

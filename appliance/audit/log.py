@@ -6,9 +6,9 @@ raises instead). A record that would lose a field which its event must have is n
 whoever asked for it is told. The log knows nothing about requests or models; it is told names once,
 at boot.
 
-Version 1 numbers the records of each boot. Versions 3 and 4 chain them all, over boots: `begin` says
-where the chain stands, and records that are written before it wait. They go on behind records of
-version 2, which nobody writes any more. docs/formats/audit-log.md and audit-log-2.md to
+Version 1 numbers the records of each boot. Versions 3 and 4 chain them all, over boots: `begin`
+says where the chain stands, and records that are written before it wait. They go on behind records
+of version 2, which nobody writes any more. docs/formats/audit-log.md and audit-log-2.md to
 audit-log-4.md specify them.
 """
 
@@ -103,8 +103,8 @@ class AuditLog:
 
     @property
     def folds(self) -> bool:
-        """Whether requests without a key are counted, and have no records of their own: in a chained
-        log, and wherever strangers could fill a state disk."""
+        """Whether requests without a key are counted, and have no records of their own: in a
+        chained log, and wherever strangers could fill a state disk."""
         return self.version > 1 or self._out.limited
 
     def fold(self) -> None:

@@ -58,8 +58,8 @@ def _exact(tokens: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Asked:
-    """The requests of a trial. `before`: a body that the same tenant asks first. `elsewhere`: one
-    that another tenant asks first. `neighbours`: bodies that another tenant asks at the same
+    """The requests of a trial. `before`: a body that the same tenant asks first. `elsewhere`: a
+    body that another tenant asks first. `neighbours`: bodies that another tenant asks at the same
     time."""
 
     body: bytes
@@ -143,7 +143,7 @@ PAIRS: dict[str, Callable[[Maker, bool], Asked]] = {
     "language": _language,  # English, or German
     "cached": _cached,  # a text that was not asked before, or one that was
     "same": _same,  # the first of these in both kinds: any difference is chance
-    "foreign": _foreign,  # a text that another tenant did not ask before, or one that it did
+    "foreign": _foreign,  # a text that another tenant did not ask before, or did
     "refused": _refused,  # answered, or refused
     "repetitive": _repetitive,  # the same words in any order, or in one order again and again
     "tool": _tool,  # a tool that may be called, or one that must be
