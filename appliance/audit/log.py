@@ -68,8 +68,7 @@ class AuditLog:
     buffered."""
 
     def __init__(self, sink: Sink, *, strict: bool = False, version: int = FORMAT) -> None:
-        """`version` 1 or, where records wait until `begin`, one of WRITTEN. Behind records of a
-        later version the log has that."""
+        """`version`: 1, or one of WRITTEN. Behind records of a later version the log has that."""
         if version not in (FORMAT, *WRITTEN):
             raise ValueError(f"version {version} of the audit log is not one that is written")
         self.words = Vocabularies()
@@ -280,10 +279,8 @@ class AuditLog:
         """A record as its line; in a chained log at its place in it. AuditError where it finds no
         room."""
         self._require_room(entry)
-        if self._chain is not None:
-            place = {"v": self.version, "seq": self._chain.tree.end, "epoch": self._chain.epoch,
-                     "prev": self._chain.prev}
-            whole = {**entry, **place}
+        if (chain := self._chain) is not None:
+            whole = {**entry, "v": self.version, "seq": chain.tree.end, "epoch": chain.epoch, "prev": chain.prev}
             if (wrong := record.fault(whole, {self.version: self._schema})) is not None:
                 raise _unfit(wrong)
             self._last = self._sealed(whole)
