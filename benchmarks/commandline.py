@@ -15,11 +15,12 @@ from appliance.cli import numbers
 from appliance.errors import ApplianceError
 from appliance.families.header import architecture_of
 from appliance.families.tensors import check_tensors
-from benchmarks import models
+from benchmarks import models, small_hybrids
 from benchmarks.process import Refused
 
 DEMO = Path("build/models/SmolLM2-135M-Instruct.Q4_1.gguf")
-NAMES = f"demo, {', '.join(models.SHAPES)} (synthetic; 0.3b:q5_k for one type)"
+NAMES = (f"demo, {', '.join(models.SHAPES)} (synthetic; 0.3b:q5_k for one type), {', '.join(small_hybrids.NAMES)} "
+         "(synthetic, with recurrent layers)")
 
 ROUNDS = numbers.whole(1, 1000)
 THREADS = numbers.whole(1, len(os.sched_getaffinity(0)))
@@ -41,7 +42,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """
     args = parser.parse_args()
     for name in args.models if "models" in args else [args.model]:
-        if not models.is_known(name):
+        if name not in small_hybrids.NAMES and not models.is_known(name):
             _check(_path(name), name)
     for folder in (args.output.parent, args.work):
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,6 +53,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 def model(name: str, work: Path) -> Path:
     """The GGUF file of a model that is named; synthetic ones are made where they are missing."""
+    if name in small_hybrids.NAMES:
+        return small_hybrids.make(name, work, DEMO).absolute()
     return (models.make(name, work) if models.is_known(name) else _path(name)).absolute()
 
 

@@ -18,7 +18,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,9 @@ def _header(name: str) -> dict[str, Any]:
     return found
 
 
-def make(name: str, work: Path) -> Path:
-    """Write the model of a family, or of FAMILY:TYPE, unless it is there."""
+def make(name: str, work: Path, tokenizer: Sequence[bytes] = ()) -> Path:
+    """Write the model of a family, or of FAMILY:TYPE, unless it is there. `tokenizer`: other keys
+    than those of the tests' vocabulary."""
     name, _, only = name.partition(":")
     path = work / f"family-{name}{only and '-'}{only}.gguf"
     if path.exists():
@@ -90,7 +91,7 @@ def make(name: str, work: Path) -> Path:
         tensors.append(Tensor(tensor, int(kind), shape[::-1], data.tobytes()))
     keys = [family_models.header_key(key, value) for key, value in family_models.metadata(name).items()]
     work.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(build([*keys, *family_models.tokenizer_keys()], tensors))
+    path.write_bytes(build([*keys, *(tokenizer or family_models.tokenizer_keys())], tensors))
     return path
 
 

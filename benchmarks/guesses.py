@@ -1,4 +1,4 @@
-"""A model's own layer that guesses: `python -m benchmarks.guesses [--threads N]`.
+"""A model's own layer that guesses: `python -m benchmarks.guesses [--threads N] [--temperature T]`.
 
 No trained model with such a layer is at hand. So this makes one of the shape of Qwen3.5-0.8B whose
 next token is known, and whose layer guesses it as often as is set. All matrices are read as in a
@@ -9,6 +9,10 @@ A token is always followed by the same other, in four circles of tokens. Outputs
 another order, beside which layers add little. The layer that guesses has embeddings of its own. In
 each circle a part of them is wrong, and so are the guesses after them. Text never repeats within
 a measurement, so nothing is guessed from it.
+
+With a temperature answers are sampled. The model is so sure of each token that they are the same:
+what is measured is the cost of choosing. How often a guess is what a less sure model draws, it
+cannot tell.
 """
 
 from __future__ import annotations
@@ -134,12 +138,12 @@ def make(path: Path) -> Path:
     return path
 
 
-def _request(circle: int, number: int, tokens: int) -> GenerationRequest:
+def _request(circle: int, number: int, tokens: int, temperature: float) -> GenerationRequest:
     """A request whose text walks along a circle."""
     text = [FIRST + circle * CIRCLE + 977 * number]
     while len(text) < PROMPT:
         text.append(_follower(text[-1]))
-    return GenerationRequest(text, tokens, Sampling(temperature=0.0), ignore_end=True)
+    return GenerationRequest(text, tokens, Sampling(temperature=temperature, seed=number), ignore_end=True)
 
 
 def _follows(answer: list[int]) -> bool:
@@ -147,12 +151,14 @@ def _follows(answer: list[int]) -> bool:
     return all(_follower(token) == after for token, after in itertools.pairwise(answer))
 
 
-def measure(engine: Engine, circle: int, requests: int, tokens: int = TOKENS) -> tuple[float, float]:
+def measure(engine: Engine, circle: int, requests: int, tokens: int = TOKENS,
+            temperature: float = 0.0) -> tuple[float, float]:
     """Tokens a second, and a pass of each answer, of so many answers at the same time, after their
     prompts. RuntimeError for an answer that the model does not give."""
     batcher = engine.acquire()
     try:
-        running = [batcher.add(engine.generation(_request(circle, number, tokens))) for number in range(requests)]
+        running = [batcher.add(engine.generation(_request(circle, number, tokens, temperature)))
+                   for number in range(requests)]
         while not all(each.generation.tokens for each in running):
             batcher.run()
         before, passes = sum(len(each.generation.tokens) for each in running), batcher.passes
@@ -168,9 +174,10 @@ def measure(engine: Engine, circle: int, requests: int, tokens: int = TOKENS) ->
         engine.release()
 
 
-def compare(path: Path, threads: int, requests: list[int], tokens: int) -> Iterator[dict[str, float]]:
-    """A row for each number of requests and share of right guesses, each beside a measurement
-    without guesses."""
+def compare(path: Path, threads: int, requests: list[int], tokens: int,
+            temperatures: list[float]) -> Iterator[dict[str, float]]:
+    """A row for each number of requests, share of right guesses and temperature, each beside a
+    measurement without guesses."""
     kernels = table.load()
     options = EngineOptions(threads=threads, slots=max(requests), context_length=CONTEXT, rows=64)
     with (opened(path.read_bytes(), guesses=True) as source,
@@ -179,10 +186,10 @@ def compare(path: Path, threads: int, requests: list[int], tokens: int) -> Itera
         for count in requests:
             measure(plain, 0, count)
             measure(guessing, 0, count)
-            for circle, share in enumerate(RIGHT):
-                base = measure(plain, circle, count, tokens)[0]
-                rate, each = measure(guessing, circle, count, tokens)
-                yield {"requests": count, "right": share, "tokens a pass": round(each, 2),
+            for (circle, share), temperature in itertools.product(enumerate(RIGHT), temperatures):
+                base = measure(plain, circle, count, tokens, temperature)[0]
+                rate, each = measure(guessing, circle, count, tokens, temperature)
+                yield {"requests": count, "right": share, "temperature": temperature, "tokens a pass": round(each, 2),
                        "tokens a second": round(rate, 2), "without": round(base, 2), "ratio": round(rate / base, 3)}
 
 
@@ -197,11 +204,13 @@ def main() -> None:
     parser.add_argument("--threads", type=numbers.whole(1, 256), default=2)
     parser.add_argument("--requests", type=numbers.whole(1, 64), nargs="+", default=[1, 4, 8])
     parser.add_argument("--tokens", type=numbers.whole(2, 900), default=TOKENS, help="of each answer")
+    parser.add_argument("--temperature", type=numbers.decimal(0, 100), nargs="+", default=[0.0],
+                        help="0, the default, is greedy")
     parser.add_argument("--make", action="store_true", help="only make the model")
     given = parser.parse_args()
     path = make(given.work / "guesses-qwen35.gguf")
     if not given.make:
-        for row in compare(path, given.threads, given.requests, given.tokens):
+        for row in compare(path, given.threads, given.requests, given.tokens, given.temperature):
             print(json.dumps(row), flush=True)
 
 

@@ -22,7 +22,6 @@ from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Note, NoteKey, SignatureLine, sign
 from appliance.transparency.tree import LeafRange, consistency, leaf_hash
 
-VERSION = CHAINED[-1]
 _SIGNATURE = re.compile("[0-9a-f]{128}")
 _MARKS = 4  # checkpoints back to which a witness may still cosign
 _COPY = "keep a copy of it for an audit, and name another file to begin a new log"

@@ -2,8 +2,8 @@
 
 This table is the allow-list. An event that is not in it cannot be written. The formats in
 docs/formats show the same tables, and a test compares them: audit-log.md version 1, and
-audit-log-2.md and audit-log-3.md what each version has beyond the one before. A `?` after a
-field's name means that it may be left out.
+audit-log-2.md to audit-log-4.md what each version has beyond the one before. A `?` after a
+field's name means that it may be left out. The tables of versions 1 to 3 were released, and stay.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ LOGGERS = ("appliance", "asyncio", "concurrent", "httptools", "h11", "litestar",
            "uvicorn", "other")
 
 PLATFORM = choice(*platforms.NAMES)
+PLATFORMS_1 = ("sev-snp", "tdx", "tpm", "simulated")  # the words of version 1 to 3
 DIGEST32, DIGEST48 = hex_bytes(32), hex_bytes(48)
 REQUEST_ID = StringForm(r"req-[0-9a-f]{32}", 36, "request id made by the appliance")
 VERSION = StringForm(r"[0-9]+\.[0-9]+\.[0-9]+[a-z0-9.]{0,16}", 32, "version")
@@ -46,7 +47,8 @@ ASKED = ("model.loaded", "model.unloaded", "model.wiped", "model.refused")  # ch
 # chained.
 ENVELOPE = ("v", "seq", "boot", "time", "time_source", "mono_us", "prev", "event")
 ENVELOPE_2 = ("v", "seq", "boot", "epoch", "time", "time_source", "mono_ms", "prev", "event")  # of later versions
-CHAINED = (2, 3)  # versions whose records are chained, and which are read; the last is written
+CHAINED = (2, 3, 4)  # versions whose records are chained, and which are read
+WRITTEN = (3, 4)  # of these, versions that are written: the lowest that has what a policy needs
 
 
 class Vocabularies:
@@ -75,25 +77,30 @@ Schema = Mapping[str, Mapping[str, Field]]
 
 def schema(words: Vocabularies, version: int = 1) -> Schema:
     """Event name -> field name -> type, over the vocabularies of one log."""
-    parts = (_version_1(words), additions(words), of_version_3(words))[:version]
+    parts = (_version_1(words), additions(words), of_version_3(words), of_version_4(words))[:version]
     return {event: {name: kind for part in parts for name, kind in part.get(event, {}).items()}
             for part in parts for event in part}
 
 
 def of_version_3(words: Vocabularies) -> Schema:
     """The events that version 3 adds to version 2, and its further fields of the others. They tell
-    the tenant and request of a change, late passes, ends that are not named, and decisions of a key
-    broker."""
-    proved: dict[str, Field] = {"platform": PLATFORM, "policy_sha384": DIGEST48, "nonce": DIGEST32}
+    the tenant and request of a change."""
     return {**{event: {"request": REQUEST_ID, "tenant?": words.tenants} for event in ASKED},
+            "tenants.replaced": {
+                "tenants": Integer(), "list_version": Integer(), "revoked": Integer(), "generation": Integer(),
+                "tenant": words.tenants, "request": REQUEST_ID}}
+
+
+def of_version_4(words: Vocabularies) -> Schema:
+    """The events that version 4 adds to version 3, and its further fields of the others. They tell
+    late passes, ends that are not named, and decisions of a key broker."""
+    proved: dict[str, Field] = {"platform": PLATFORM, "policy_sha384": DIGEST48, "nonce": DIGEST32}
+    return {"boot.start": {"platform": PLATFORM},
             "requests.counted": {"late_passes?": CountByWord(words.models)},
             "request.ended": {
                 "request": REQUEST_ID, "endpoint": words.endpoints, "tenant": words.tenants,
                 "duration_us": MICROSECONDS, "request_digest": DIGEST32, "answer_digest": DIGEST32,
                 "outcome?": hex_bytes(detail.OUTCOME_NBYTES), "period?": Integer(), "sealed?": SEALED},
-            "tenants.replaced": {
-                "tenants": Integer(), "list_version": Integer(), "revoked": Integer(), "generation": Integer(),
-                "tenant": words.tenants, "request": REQUEST_ID},
             "rules.loaded": {"rules": Integer(), "rules_sha256": DIGEST32},
             "rules.refused": {"code": words.codes},
             "release.granted": {"resource": words.resources, "key_version": Integer(), "release_spki_sha256": DIGEST32,
@@ -135,7 +142,7 @@ def additions(words: Vocabularies) -> Schema:
 
 def _version_1(words: Vocabularies) -> Schema:
     return {
-        "boot.start": {"version": VERSION, "platform": PLATFORM, "policy_sha384": DIGEST48},
+        "boot.start": {"version": VERSION, "platform": choice(*PLATFORMS_1), "policy_sha384": DIGEST48},
         "boot.step": {
             "step": choice(*STEPS), "verdict": choice("passed", "tolerated", "skipped", "failed"),
             "duration_us": MICROSECONDS, "code?": words.codes},

@@ -6,10 +6,10 @@ raises instead). A record that would lose a field which its event must have is n
 whoever asked for it is told. The log knows nothing about requests or models; it is told names once,
 at boot.
 
-Version 1 numbers the records of each boot. Version 3 chains them all, over boots: `begin` says
-where the chain stands, and records that are written before it wait. It goes on behind records of
-version 2, which nobody writes any more. docs/formats/audit-log.md, audit-log-2.md and
-audit-log-3.md specify them.
+Version 1 numbers the records of each boot. Versions 3 and 4 chain them all, over boots: `begin`
+says where the chain stands, and records that are written before it wait. They go on behind records
+of version 2, which nobody writes any more. docs/formats/audit-log.md and audit-log-2.md to
+audit-log-4.md specify them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import __version__, hostclock
 from appliance.audit import record
-from appliance.audit.chain import VERSION, Chain, SignedHead
+from appliance.audit.chain import Chain, SignedHead
 from appliance.audit.counted import CountedRequests
-from appliance.audit.events import ENVELOPE_2, OF_OTHERS, RETAINED, Vocabularies, schema
+from appliance.audit.events import ENVELOPE_2, OF_OTHERS, RETAINED, WRITTEN, Vocabularies, schema
 from appliance.audit.periods import Periods
 from appliance.audit.sink import Outlet, Sink
 from appliance.codec.canonical import canonical
@@ -68,8 +68,8 @@ class AuditLog:
     buffered."""
 
     def __init__(self, sink: Sink, *, strict: bool = False, version: int = FORMAT) -> None:
-        """`version` 1 or, where records wait until `begin`, 3."""
-        if version not in (FORMAT, VERSION):
+        """`version`: 1, or one of WRITTEN. Behind records of a later version the log has that."""
+        if version not in (FORMAT, *WRITTEN):
             raise ValueError(f"version {version} of the audit log is not one that is written")
         self.words = Vocabularies()
         self.dropped = 0       # events, fields and values that the schema does not have
@@ -79,12 +79,12 @@ class AuditLog:
         self.version = version
         self._chain: Chain | None = None
         self._periods: Periods | None = None  # under which requests' records are sealed, if they must expire
-        self._waiting: list[dict[str, Any]] = []  # version 3: what was written before `begin`
+        self._waiting: list[dict[str, Any]] = []  # of a chained log: what was written before `begin`
         self._schema = schema(self.words, version)
         self._out = Outlet(sink)
         self._strict = strict
         self._lock = threading.RLock()
-        self._last: dict[str, Any] = {}  # version 3: the record that is being written
+        self._last: dict[str, Any] = {}  # of a chained log: the record that is being written
         self._own = True  # whether the record that is being written may take what is kept for the log's own
         self._closing = False
         self.counted = CountedRequests()  # what no key asked for; `fold` records it
@@ -102,8 +102,8 @@ class AuditLog:
 
     @property
     def folds(self) -> bool:
-        """Whether requests without a key are counted, and have no records of their own: in version
-        3, and wherever strangers could fill a state disk."""
+        """Whether requests without a key are counted, and have no records of their own: in a
+        chained log, and wherever strangers could fill a state disk."""
         return self.version > 1 or self._out.limited
 
     def fold(self) -> None:
@@ -128,6 +128,8 @@ class AuditLog:
         with self._lock:
             chain.begin(log or secrets.token_bytes(16), chain.epoch + 1 if epoch is None else epoch, key)
             waiting, self._waiting, self._chain = self._waiting, [], chain
+            self.version = max(self.version, chain.version)
+            self._schema = schema(self.words, self.version)
             self.write("log.opened", log=(chain.log or b"").hex(), epoch=chain.epoch, version=__version__,
                        audit_key_ed25519=chain.key.public.hex(), repaired_bytes=repaired, unchained=chain.unchained)
             for entry in waiting:
@@ -160,7 +162,7 @@ class AuditLog:
 
     @property
     def chain(self) -> Chain | None:
-        """The chain of version 3, once it began."""
+        """The chain, once it began."""
         return self._chain
 
     def write_signed(self, event: str, **fields: Any) -> RecordProof:
@@ -260,8 +262,8 @@ class AuditLog:
             return {"v": FORMAT, "seq": number, "boot": self.boot_id,
                     "time": exact.isoformat(timespec="microseconds") + "Z", "time_source": "host", "mono_us": mono_us,
                     "prev": None, **entry}
-        stamped = {"v": VERSION, "boot": self.boot_id, "time": exact.isoformat(timespec="seconds") + "Z",
-                   "time_source": "host", "mono_ms": mono_us // 1000, **entry}
+        stamped = {"boot": self.boot_id, "time": exact.isoformat(timespec="seconds") + "Z", "time_source": "host",
+                   "mono_ms": mono_us // 1000, **entry}
         if self._chain is None:
             if len(self._waiting) >= _MOST_WAITING:
                 raise AuditError("audit log: too many records wait for its disk")
@@ -274,12 +276,11 @@ class AuditLog:
         return (self._line(dict(entry)),), {}
 
     def _line(self, entry: dict[str, Any]) -> bytes:
-        """A record as its line; in version 3 at its place in the chain. AuditError where it finds
-        no room."""
+        """A record as its line; in a chained log at its place in it. AuditError where it finds no
+        room."""
         self._require_room(entry)
-        if self._chain is not None:
-            place = {"seq": self._chain.tree.end, "epoch": self._chain.epoch, "prev": self._chain.prev}
-            whole = {**entry, **place}
+        if (chain := self._chain) is not None:
+            whole = {**entry, "v": self.version, "seq": chain.tree.end, "epoch": chain.epoch, "prev": chain.prev}
             if (wrong := record.fault(whole, {self.version: self._schema})) is not None:
                 raise _unfit(wrong)
             self._last = self._sealed(whole)

@@ -1,8 +1,9 @@
 """The audit log as a boot opens it, and what it says of the boot's own input.
 
 Version 1 of the schema writes version 1 of the log. From schema 2 on it is version 3, which is
-chained. On the state disk its key comes of the disk's secret and lasts as long as the disk;
-elsewhere it is made anew at each boot. Attestation binds its public half.
+chained, or version 4 where the policy may need its records. On the state disk its key comes of the
+disk's secret and lasts as long as the disk; elsewhere it is made anew at each boot. Attestation
+binds its public half.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import contextlib
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.audit.chain import VERSION, Chain
-from appliance.audit.log import AuditLog
+from appliance.audit.chain import Chain
+from appliance.audit.events import PLATFORMS_1, WRITTEN
+from appliance.audit.log import FORMAT, AuditLog
 from appliance.audit.sink import open_chained, open_sink
 from appliance.boot.checks import Operator
 from appliance.errors import AuditError
@@ -23,17 +25,27 @@ from appliance.state.audit_sink import StateSink
 def open_log(policy: Policy, operator: Operator) -> tuple[AuditLog, StateSink | None]:
     """The log, and its sink where that is the state disk, which a later stage opens. AuditError."""
     granted = operator.log_sink if "log_sink" in policy.service.operator_may_set else None
-    version = 1 if policy.appliance.schema_version == 1 else VERSION
+    version = version_for(policy)
     if policy.audit.sink == "state":
         waiting = StateSink()
         return AuditLog(waiting, version=version), waiting
-    if version == 1:
+    if version == FORMAT:
         return AuditLog(open_sink(granted)), None
     chain = Chain()
     sink, repaired = open_chained(granted, chain)
     log = AuditLog(sink, version=version)
     log.begin(chain, Ed25519PrivateKey.generate(), repaired=repaired)
     return log, None
+
+
+def version_for(policy: Policy) -> int:
+    """The lowest version that has all records that a policy may need."""
+    if policy.appliance.schema_version == 1:
+        return FORMAT
+    padding = policy.privacy.timing_padding
+    late = padding is not None and padding.cadence_ms > 0
+    later = late or policy.audit.outcomes == "hidden" or not set(PLATFORMS_1).issuperset(policy.tee.platforms)
+    return WRITTEN[-1] if later else WRITTEN[0]
 
 
 def write_configuration(audit: AuditLog, policy: Policy, operator: Operator, tenants: int, *, list_version: int | None,

@@ -58,11 +58,13 @@ def _exact(tokens: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Asked:
-    """The requests of a trial. `before`: a body that the same tenant asks first. `neighbours`:
-    bodies that another tenant asks at the same time."""
+    """The requests of a trial. `before`: a body that the same tenant asks first. `elsewhere`: a
+    body that another tenant asks first. `neighbours`: bodies that another tenant asks at the same
+    time."""
 
     body: bytes
     before: bytes | None = None
+    elsewhere: bytes | None = None
     neighbours: tuple[bytes, ...] = ()
 
 
@@ -102,6 +104,11 @@ def _same(make: Maker, _: bool) -> Asked:
     return _cached(make, False)
 
 
+def _foreign(make: Maker, secret: bool) -> Asked:
+    cached = _cached(make, secret)
+    return Asked(cached.body, elsewhere=cached.before)
+
+
 def _refused(make: Maker, secret: bool) -> Asked:
     wrong = {"temperature": -1} if make.draw.random() < 0.5 else {"model": "absent"}
     return Asked(make.chat(f"Write about {_words(make.draw, 4)}.", **_exact(LONG), **(wrong if secret else {})))
@@ -136,6 +143,7 @@ PAIRS: dict[str, Callable[[Maker, bool], Asked]] = {
     "language": _language,  # English, or German
     "cached": _cached,  # a text that was not asked before, or one that was
     "same": _same,  # the first of these in both kinds: any difference is chance
+    "foreign": _foreign,  # a text that another tenant did not ask before, or did
     "refused": _refused,  # answered, or refused
     "repetitive": _repetitive,  # the same words in any order, or in one order again and again
     "tool": _tool,  # a tool that may be called, or one that must be

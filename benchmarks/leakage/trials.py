@@ -138,9 +138,10 @@ class Lane:
             each.close()
 
     async def _trial(self, trial: Trial, asked: Asked, seen: Seen) -> None:
-        if asked.before is not None:
-            await asyncio.sleep(self._pauses.uniform(0, PAUSE_SECONDS))
-            seen.check(trial, await self._client.ask(asked.before))
+        for client, first in ((self._client, asked.before), (self._neighbours[0], asked.elsewhere)):
+            if first is not None:
+                await asyncio.sleep(self._pauses.uniform(0, PAUSE_SECONDS))
+                seen.check(trial, await client.ask(first))
         await asyncio.sleep(self._pauses.uniform(0, PAUSE_SECONDS))
         trial.port, trial.lane = await self._client.ready(), self._number
         busy = [asyncio.create_task(client.ask(body))

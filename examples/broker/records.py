@@ -16,7 +16,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.attestation.judge.verify import Claims
-from appliance.audit.chain import VERSION, Chain
+from appliance.audit.chain import Chain
+from appliance.audit.events import WRITTEN
 from appliance.audit.log import AuditLog
 from appliance.audit.sink import open_chained
 from examples.broker.rules import Rule, Rules
@@ -29,7 +30,7 @@ class Records:
         """Go on with the log in a file. AuditError where its records do not follow each other."""
         chain = Chain()
         sink, repaired = open_chained(path, chain)
-        self._log = AuditLog(sink, version=VERSION)
+        self._log = AuditLog(sink, version=WRITTEN[-1])
         self._log.begin(chain, key, repaired=repaired)
         self._lock, self._counts, self._since = threading.Lock(), Counter[str](), time.monotonic()
         self.loaded(rules)

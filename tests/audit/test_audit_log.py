@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.audit import endpoints
-from appliance.audit.events import ENVELOPE, Schema, Vocabularies, additions, of_version_3, schema
+from appliance.audit.events import ENVELOPE, Schema, Vocabularies, additions, of_version_3, of_version_4, schema
 from appliance.audit.fields import Boolean, CountByWord, Field, Integer, StringForm, Word, WordSet
 from appliance.audit.log import AuditLog, new_request_id
 from appliance.audit.sink import open_sink
@@ -281,7 +281,7 @@ def test_request_ids_are_ours() -> None:
     assert all(kind.accepts(request_id) for request_id in ids)
 
 
-def _described(kind: Field) -> str:
+def described(kind: Field) -> str:
     """A type of fields in the words of the specification."""
     match kind:
         case Integer(most):
@@ -295,7 +295,7 @@ def _described(kind: Field) -> str:
         case WordSet(source):
             return f"a name from {source}"
         case CountByWord(words, of):
-            return f"object; each member: {_described(words)}, then {_described(of)}"
+            return f"object; each member: {described(words)}, then {described(of)}"
     raise AssertionError(kind)
 
 
@@ -304,18 +304,19 @@ def test_documentation_shows_the_schema() -> None:
     text = (Path(__file__).parents[2] / "docs" / "formats" / "audit-log.md").read_text()
     shown = {(match[1], match[2]): match[3] for match in re.finditer(
         r"^\| `([a-z.]+)` \| `([a-z0-9_?]+)` \| (.+) \|$", text, re.MULTILINE)}
-    wanted = {(event, name): _described(kind) for event, fields in schema(Vocabularies()).items()
+    wanted = {(event, name): described(kind) for event, fields in schema(Vocabularies()).items()
               for name, kind in fields.items()}
     assert wanted == shown
 
 
-@pytest.mark.parametrize(("page", "more"), [("audit-log-2.md", additions), ("audit-log-3.md", of_version_3)])
+@pytest.mark.parametrize(("page", "more"), [
+    ("audit-log-2.md", additions), ("audit-log-3.md", of_version_3), ("audit-log-4.md", of_version_4)])
 def test_documentation_shows_the_additions_of_a_version(page: str, more: Callable[[Vocabularies], Schema]) -> None:
     """The table of a version has the events and fields that the one before lacks, and no other."""
     text = (Path(__file__).parents[2] / "docs" / "formats" / page).read_text()
     shown = {(match[1], match[2]): match[3] for match in re.finditer(
         r"^\| `([a-z.]+)` \| `([a-z0-9_?]+)` \| (.+) \|$", text, re.MULTILINE)}
-    assert {(event, name): _described(kind) for event, fields in more(Vocabularies()).items()
+    assert {(event, name): described(kind) for event, fields in more(Vocabularies()).items()
             for name, kind in fields.items()} == shown
 
 

@@ -21,12 +21,12 @@ from appliance.boot.stdlib import class_name
 from appliance.errors import AuditError
 from tests.audit.test_audit_chain import EXAMPLES, SEALED
 
-NEEDED = [(event, name) for event, fields in schema(Vocabularies(), 3).items() for name in fields
+NEEDED = [(event, name) for event, fields in schema(Vocabularies(), 4).items() for name in fields
           if not name.endswith("?")]
 VALUES = (None, -1, 1 << 53, 1 << 64, 1.0, True, False, "", "xyzzy", "AB" * 32, b"x", ["x"], {"x": 1})
 
 
-def _log(version: int = 3) -> tuple[AuditLog, io.BytesIO]:
+def _log(version: int = 4) -> tuple[AuditLog, io.BytesIO]:
     """A log as the service has it, which does not raise for what it drops."""
     out = io.BytesIO()
     out.close = lambda: None  # type: ignore[method-assign]
@@ -36,7 +36,7 @@ def _log(version: int = 3) -> tuple[AuditLog, io.BytesIO]:
                         (log.words.witnesses, "w1"), (log.words.resources, "default/key/demo"),
                         (log.words.codes, "boot-failed")):
         words.admit([word])
-    if version == 3:
+    if version == 4:
         log.begin(Chain(), Ed25519PrivateKey.generate())
     return log, out
 
@@ -45,8 +45,8 @@ def _log(version: int = 3) -> tuple[AuditLog, io.BytesIO]:
 def test_a_record_without_a_field_that_it_must_have_is_refused(event: str, name: str) -> None:
     """Absent or of another type, in both versions: an error, nothing written, and the log goes on."""
     fields = {field: value for field, value in EXAMPLES[event].items() if event not in RETAINED or field not in SEALED}
-    accepted = schema(Vocabularies(), 3)[event][name].accepts
-    for version in (1, 3):
+    accepted = schema(Vocabularies(), 4)[event][name].accepts
+    for version in (1, 4):
         if event not in schema(Vocabularies(), version) or name not in schema(Vocabularies(), version)[event]:
             continue
         for value in (each for each in VALUES if each is None or not accepted(each)):
@@ -59,7 +59,7 @@ def test_a_record_without_a_field_that_it_must_have_is_refused(event: str, name:
             log.write("service.draining", in_flight=1)
             log.close()
             assert b"service.draining" in out.getvalue()
-            if version == 3:
+            if version == 4:
                 assert examine(out.getvalue().splitlines(keepends=True)).bad is None
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic of benchmarks with recurrent layers: shapes of models, and the bytes of a bound."""
+"""Benchmarks with recurrent layers: shapes of models, the bytes of a bound, and small models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import hybrids, mixture_models, mixtures
+from appliance.boot.planning import inspection
+from appliance.families.header import architecture_of
+from appliance.families.tensors import check_tensors
+from benchmarks import hybrids, mixture_models, mixtures, small_hybrids
 from benchmarks.own_server import Own
 from tests.support import family_models
 
@@ -42,3 +45,18 @@ def test_the_bytes_of_a_bound(tmp_path: Path) -> None:
     assert sum(nbytes for _, nbytes in first) == sum(nbytes for _, nbytes in second) == needed
     assert len(set(first)) == len(first)
     assert first != second
+
+
+@pytest.mark.parametrize("name", small_hybrids.NAMES)
+def test_small_models_have_states_and_the_demo_models_tokenizer(
+        name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a whole model whose layers keep states, and reads text as the other does."""
+    demo = tmp_path / "demo.gguf"
+    demo.write_bytes(family_models.model("llama"))
+    monkeypatch.setattr(family_models, "MODELS", dict(family_models.MODELS))
+    monkeypatch.setattr(family_models, "VOCABULARY", family_models.VOCABULARY)
+    made, read = (inspection.header(each) for each in (small_hybrids.make(name, tmp_path, demo), demo))
+    architecture = architecture_of(made.metadata)
+    check_tensors(architecture, made.tensors)
+    assert architecture.stateful
+    assert made.metadata[small_hybrids.TOKENS] == read.metadata[small_hybrids.TOKENS]

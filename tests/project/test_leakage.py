@@ -61,7 +61,7 @@ def test_both_kinds_of_a_pair_have_one_size(pair: str) -> None:
     make = pairs.Maker("demo", random.Random(1))
     made = [pairs.PAIRS[pair](make, bool(number % 2)) for number in range(40)]
     assert {pairs.BODY_BYTES} == {len(body) for each in made for body in (
-        each.body, *([] if each.before is None else [each.before]), *each.neighbours)}
+        each.body, each.before, each.elsewhere, *each.neighbours) if body is not None}
     assert made[0] != made[1]
 
 

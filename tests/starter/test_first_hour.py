@@ -91,13 +91,22 @@ def _needed() -> None:
         absent("OVMF and the demo model: install ovmf; run `make demo`")
 
 
+def _guests(tmp_path: Path) -> Reader:
+    """A folder for images with the kernels of emulated guests only: those of this CPU are compiled for minutes."""
+    reader = _folder(tmp_path, images.MODELS / DEMO)
+    for target in images.TARGETS:
+        images.libraries.library(target)
+        reader.added["appliance image build"] = f"--target {target}"
+    return reader
+
+
 @pytest.mark.guests
 @pytest.mark.soak
 @pytest.mark.timeout(5400)
 def test_from_init_to_a_chat_with_a_guest(tmp_path: Path) -> None:
     """The first chapter behind its installation: a sealed model, an image, a TPM, a verdict and an answer."""
     _needed()
-    reader = _folder(tmp_path, images.MODELS / DEMO)
+    reader = _guests(tmp_path)
     local, port = images.free_port(), images.free_port()
     reader.places |= {"--port 8443": f"--port {port}", "https://127.0.0.1:8443": f"https://127.0.0.1:{port}",
                       "127.0.0.1:8080": f"127.0.0.1:{local}", '"model": "chat"': '"model": "chat", "max_tokens": 4'}
@@ -115,7 +124,7 @@ def test_from_init_to_a_chat_with_a_guest(tmp_path: Path) -> None:
 def test_a_broker_gives_the_key_to_a_guest(tmp_path: Path) -> None:
     """The chapter on a broker, as it is; then the first chapter's verdict and chat."""
     _needed()
-    reader = _folder(tmp_path, images.MODELS / DEMO)
+    reader = _guests(tmp_path)
     local, port, broker = images.free_port(), images.free_port(), images.free_port()
     reader.environment["PYTHONPATH"] = str(ROOT)
     reader.places |= {"--port 8443": f"--port {port}", "https://127.0.0.1:8443": f"https://127.0.0.1:{port}",

@@ -1,4 +1,4 @@
-"""A chained audit log from docs/formats/audit-log-2.md and audit-log-3.md alone, with nothing of the appliance."""
+"""A chained audit log from docs/formats/audit-log-2.md to audit-log-4.md alone, with nothing of the appliance."""
 
 from __future__ import annotations
 
