@@ -1,5 +1,7 @@
-"""A tokenizer of bytes, in the form of transformers: `PYTHON byte_tokenizer.py FOLDER`, by the Python of an environment
-that has `transformers`. It imports nothing of this project."""
+"""A tokenizer of bytes, in the form of transformers: `PYTHON byte_tokenizer.py FOLDER`.
+
+PYTHON is that of an environment with `transformers`. It imports nothing of this project.
+"""
 
 from __future__ import annotations
 

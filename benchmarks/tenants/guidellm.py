@@ -1,9 +1,9 @@
-"""`python -m benchmarks.tenants.guidellm --llama PYTHON --guidellm PYTHON`: what guidellm measures with
-1, 4, 16 and 64 streams, beside llama.cpp's server on the same machine.
+"""`python -m benchmarks.tenants.guidellm --llama PYTHON --guidellm PYTHON`: the figures of guidellm
+with 1, 4, 16 and 64 streams, beside llama.cpp's server on the same machine.
 
-`--llama`: the Python of an environment with the wheel `xllamacpp`; `--guidellm`: of one with guidellm
-0.8.1 (`python -m tests.clients.programs guidellm` leaves one in build/clients). Both servers have as
-many places as there are streams, 16 at most, and get the same texts. The figures are guidellm's own.
+`--llama`: the Python of an environment with the wheel `xllamacpp`; `--guidellm`: of one with
+guidellm 0.8.1 (`python -m tests.clients.programs guidellm` leaves one in build/clients). Both
+servers have as many places as there are streams, 16 at most, and get the same texts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from benchmarks.tenants.chats import Llama, until_up
 from benchmarks.tenants.crowds import CLIENTS, NAMES, PLACES, TENANT, table_of
 from benchmarks.tenants.served import MODEL, Deployment, Served, key_of
 
-PROMPT, ANSWER = 256, 64  # bytes, of which each is a token of guidellm's; tokens
+PROMPT, ANSWER = 256, 64  # bytes, each a token of guidellm's; tokens
 CONTEXT = 1024
 
 
 def measured(python: Path, port: int, streams: int, requests: int) -> dict[str, Any]:
-    """What guidellm says of a server, in the form of a row of `crowds`. SystemExit where a request fails."""
+    """Return guidellm's figures of a server, as a row of `crowds`. Raises SystemExit where a
+    request fails."""
     with tempfile.TemporaryDirectory(prefix="bench-guidellm-") as folder:
         found = Path(folder) / "report.json"
         tokenizer = Path(folder) / "tokenizer"
