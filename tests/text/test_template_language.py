@@ -128,3 +128,12 @@ def test_spans_follow_characters() -> None:
             shown += f"{text[at:start]}[{text[start:end]}]"
             at = end
         assert wanted == shown + text[at:], source
+
+
+@pytest.mark.parametrize("source", [
+    "{{ 'ab' * 60000 }}", "{{ 60000 * 'ab' }}", "{% set x = [1, 2] * 60000 %}", "{% set x = [1] * 5 * 5 * 5 * 5000 %}"])
+def test_what_is_repeated_counts_in_full(source: str) -> None:
+    """A repetition is refused before it is made: its size is known."""
+    with pytest.raises(TemplateError, match="makes too much text"):
+        Template(source).render({}, Budget(100_000, 100_000))
+    assert "abab" == Template("{{ 'ab' * 2 }}").render({}, Budget(100, 100))
