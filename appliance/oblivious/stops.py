@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.errors import CapacityError, ModelError
 from appliance.kernels.layouts.blind import StopPass
 from appliance.kernels.runtime.table import KernelTable
 from appliance.secure.locked import LockedBuffer
@@ -16,11 +18,14 @@ from appliance.text.stops import StopFilter
 
 LENGTH = 256
 """Bytes of text that one call goes through."""
+MOST_NBYTES = 88 << 10
+"""Bytes that the stop strings of one answer take, at most."""
 _WORD = 64
 
 
 class StopTable:
-    """Stop strings, one after the other, in the memory of one answer."""
+    """Stop strings, one after the other, in the memory of one answer. A call reads whole words of 64
+    places of each part: all of them lie in it."""
 
     def __init__(self, words: Sequence[bytes]) -> None:
         """Longest first. Errors as of `LockedBuffer`."""
@@ -28,7 +33,7 @@ class StopTable:
         depths = np.concatenate([np.arange(1, len(word) + 1, dtype=np.int32) for word in words])
         parts = {"TEXT": bytes(LENGTH + _WORD), "STATE": bytes(8 * self._count), "STOPS": b"".join(words),
                  "STARTS": _bits(depths == 1), "ENDS": _bits(np.append(depths[1:] == 1, True)),
-                 "DEPTHS": depths.tobytes()}
+                 "DEPTHS": depths.tobytes().ljust(4 * _WORD * self._count, b"\0")}  # all of which a call reads
         sizes = [max(StopPass.nbytes, 2 * _WORD), *(-(-len(part) // _WORD) * _WORD for part in parts.values())]
         places = dict(zip(parts, accumulate(sizes), strict=False))
         self._memory = LockedBuffer(sum(sizes), "answers")
@@ -82,8 +87,17 @@ class SweptStops(StopFilter):
         order = sorted(range(len(words)), key=lambda place: -len(words[place]))  # of equal ones the first
         ends = accumulate(len(words[place]) for place in order)
         self._ends = {end: (place, len(words[place])) for end, place in zip(ends, order, strict=True)}
-        self.table = StopTable([words[place] for place in order]) if words else None
+        self._words = [words[place] for place in order]
         self._kernels, self._find, self._kept = kernels, kernels.function("find_stops"), b""
+
+    @cached_property
+    def table(self) -> StopTable | None:
+        """Made with the first text: an answer that waits holds no memory. CapacityError where there
+        is none."""
+        try:
+            return StopTable(self._words) if self._words else None
+        except ModelError as error:
+            raise CapacityError(error.summary, hint=error.hint, code="memory") from None
 
     def push(self, text: str) -> str:
         """The text that can be passed on now; nothing after a stop string was found."""
@@ -113,6 +127,7 @@ class SweptStops(StopFilter):
     def flush(self) -> str:
         """Release what is held back, when no more text will come."""
         text, self._kept = self._kept.decode(), b""
-        if self.table is not None:
-            self.table.wipe()
+        made = self.__dict__.get("table")
+        if made is not None:
+            made.wipe()
         return text

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from appliance.boot.planning import budget
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.oblivious.stops import LENGTH, SweptStops
+from appliance.kernels.layouts.blind import StopPass
+from appliance.oblivious.stops import LENGTH, MOST_NBYTES, StopTable, SweptStops
 from appliance.text.stops import MAX_LENGTH, MAX_STOPS, StopFilter
 from tests.support.extent import examples
 from tests.support.oblivious import both, kernels
@@ -37,6 +40,29 @@ def test_what_passes(stops: tuple[str, ...]) -> None:
             assert plain.push(piece) == swept.push(piece)
             assert (plain.stopped, plain.found) == (swept.stopped, swept.found)
         assert plain.flush() == swept.flush()
+
+
+@pytest.mark.parametrize("total", [1, 64, 65, 129, 640, 3649, 3660, 5185, 16_384])
+def test_a_call_reads_nothing_beside_its_memory(total: int) -> None:
+    """Whole words of 64 places, also where the stop strings end within one; each part begins after the one before."""
+    table = StopTable([b"x" * total])
+    call = StopPass(table.address)
+    words = -(-total // 64)
+    parts = [(call.TEXT, LENGTH), (call.STATE, 8 * words), (call.STOPS, 64 * words), (call.STARTS, 8 * words),
+             (call.ENDS, 8 * words), (call.DEPTHS, 4 * 64 * words)]
+    assert words == call.WORDS
+    assert all(begins + nbytes <= after for (begins, nbytes), (after, _) in itertools.pairwise(parts))
+    assert call.DEPTHS + parts[-1][1] <= table.address + table.nbytes <= table.address + MOST_NBYTES
+
+
+def test_an_answer_that_waits_holds_nothing() -> None:
+    """The memory is taken with the first text, and the plan counts it."""
+    swept = SweptStops(("\U0001f600" * MAX_LENGTH,) * MAX_STOPS, kernels())
+    assert "" == swept.flush()
+    assert "table" not in swept.__dict__
+    swept.push("a")
+    assert swept.table is not None
+    assert swept.table.nbytes == MOST_NBYTES == budget._STOPS_BYTES
 
 
 def test_no_stop_strings() -> None:
