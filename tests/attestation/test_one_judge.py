@@ -72,11 +72,12 @@ def test_explaining_a_real_snp_report_checks_each_signature_once() -> None:
 
 def test_explaining_a_real_tdx_quote_checks_each_signature_once() -> None:
     """The quote, the enclave's report and two documents by their keys; three certificates of the quote's chain and one
-    each above the documents and the PCK's list; and two lists."""
+    each above the documents and the PCK's list; and two lists. The folder has more lists and answers: which of each is
+    the newest authentic one, and whether one revokes, takes three, one and six more."""
     path, at = need("tdx/quote_v4.bin"), datetime(2025, 6, 20, 10, 16, 3, tzinfo=UTC)
     record, found = _explained(path, path.parent, at)
     assert "genuine" == record.verdict
-    assert Counter({"ECPublicKey": 4, "Certificate": 5, "CertificateRevocationList": 2}) == found
+    assert Counter({"ECPublicKey": 7, "Certificate": 6, "CertificateRevocationList": 8}) == found
     known = collateral_folder.load(path.parent)
     assert found == _checks(lambda: tdx_verify.verify(path.read_bytes(), known, at=at))
 

@@ -104,6 +104,44 @@ def test_an_older_document_is_no_way_around_a_newer_one(newer: dict[str, Any], c
         assert code == caught.value.code
 
 
+def _raw(document: dict[str, str]) -> list[bytes]:
+    """The parts of a document as Intel's service gives them."""
+    answers = [f'{{"{kind}":{document[part]},"signature":"{document[f"{part}_signature"]}"}}'.encode()
+               for kind, part in (("tcbInfo", "tcb_info"), ("enclaveIdentity", "qe_identity"))]
+    return [*answers, document["tcb_info_issuer_chain"].encode(),
+            *(bytes.fromhex(document[name]) for name in ("pck_crl", "root_ca_crl"))]
+
+
+OLD = {"platform_listed": fake_intel.NOW - timedelta(days=20), "platform_list_ends": fake_intel.NOW + timedelta(days=9)}
+
+
+@pytest.mark.parametrize("raw", [True, False], ids=["raw", "whole"])
+@pytest.mark.parametrize("first", [True, False], ids=["hosts-first", "hosts-last"])
+@pytest.mark.parametrize("host", [OLD, {**OLD, "info_issued": fake_intel.NOW - timedelta(hours=2)}, {
+    **OLD, "issued": fake_intel.NOW - timedelta(days=20), "info_issued": fake_intel.NOW - timedelta(hours=2)}], ids=[
+        "old list", "newer information", "newer information, old identity"])
+def test_a_host_hides_no_revocation(host: dict[str, Any], raw: bool, first: bool) -> None:
+    """Its document is in force, and of today for the most part; its list is from before the revocation, which a list of
+    the client's tells."""
+    fresh = _document(pck_revokes=3)
+    own = _raw(fresh) if raw else [json.dumps(fresh).encode()]
+    theirs = [json.dumps(_document(**host)).encode()]
+    at_hand = Collateral().with_items(theirs + own if first else own + theirs, "evidence")
+    with pytest.raises(ForgedEvidenceError) as caught:
+        tdx_verify.verify(INTEL.quote(), at_hand, at=fake_intel.NOW, **INTEL.pins)
+    assert "certificate-revoked" == caught.value.code
+
+
+def test_the_newest_of_each_part_is_taken() -> None:
+    """A host's newer TCB information does not bring its older identity along."""
+    own = _document(qe_number=18, qe_issued=fake_intel.NOW - timedelta(hours=3))
+    theirs = _document(info_number=18, info_issued=fake_intel.NOW - timedelta(hours=1), qe_number=16,
+                       qe_issued=fake_intel.NOW - timedelta(days=20))
+    for documents in ((own, theirs), (theirs, own)):
+        found = tdx_verify.verify(INTEL.quote(), _intel(*documents), at=fake_intel.NOW, **INTEL.pins)
+        assert 18 == found.tcb.evaluation_number
+
+
 def _answers(folder: Path, fake: FakeIntel, prefix: str) -> None:
     for number, (answer,) in enumerate(fake_services.intel(fake).values()):
         (folder / f"{prefix}{number}").write_bytes(answer.body)

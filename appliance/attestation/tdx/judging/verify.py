@@ -30,7 +30,7 @@ from appliance.attestation.tdx.judging.pck import Pck
 from appliance.attestation.tdx.judging.tcb import Standing
 from appliance.attestation.tdx.signatures import SignedTdxQuote, p256_signed, verify_signatures
 from appliance.attestation.x509 import walks
-from appliance.attestation.x509.judging import requests, revocation
+from appliance.attestation.x509.judging import pcs_answer, requests, revocation
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.attestation.x509.walks import name_of
 from appliance.errors import (
@@ -46,6 +46,8 @@ SignedCrl = Callable[[x509.CertificateRevocationList, x509.Certificate], bool]
 _FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_chain", "tcb_info",
            "tcb_info_signature", "qe_identity_issuer_chain", "qe_identity", "qe_identity_signature")
 _ISSUERS = ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain")
+_LISTS = ("root_ca_crl", "pck_crl")
+_ANSWERS = (("tcb_info", pcs_answer.TCB), ("qe_identity", pcs_answer.IDENTITY))
 _SIGNATURE = re.compile("[0-9a-fA-F]{128}")
 _SIGNER = "Intel SGX TCB Signing"
 MAX_DOCUMENTS = 16  # that are tried
@@ -81,14 +83,16 @@ class TdxClaims:
     pck: Pck                        # what the PCK certificate says of its platform
 
 
-def _documents(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collateral,
+def _documents(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collateral, parts: Collateral,
                at: datetime) -> list[dict[str, str]]:
-    """The collateral for this quote's platform (by FMSPC and PCE), not yet verified: the newest
+    """The collateral for this quote's platform (by FMSPC and PCE), not yet verified: first the
+    newest of each of the parts at hand, then documents as others put them together, the newest
     first."""
     wanted = pck.fmspc.hex(), pck.pce_id.hex()
-    joined = pcs.join(chain, collateral.answers, collateral.crls, collateral.certificates, at)
+    joined = pcs.join(chain, parts.answers, parts.crls, parts.certificates, at)
+    whole = joined.document if set(_FIELDS) <= set(joined.document) else None
     fitting: list[tuple[dict[str, str], str]] = []  # and when it says that it was issued
-    for document in (*collateral.documents, dict[str, object](joined.document)):
+    for document in collateral.documents:
         fields = {name: document.get(name) for name in _FIELDS}
         if not all(isinstance(value, str) for value in fields.values()):
             continue
@@ -98,12 +102,25 @@ def _documents(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collater
                 fitting.append(({name: str(value) for name, value in fields.items()}, str(info.get("issueDate"))))
         except (ValueError, RecursionError, LookupError, TypeError):
             continue
-    if fitting:  # sorted: of several that are as new, the first comes first
-        return [fields for fields, _ in sorted(fitting, key=lambda each: each[1], reverse=True)]
+    if fitting or whole:  # sorted: of several that are as new, the first comes first
+        rest = [fields for fields, _ in sorted(fitting, key=lambda each: each[1], reverse=True)]
+        return [whole, *rest] if whole else rest
     missing = joined.lacking or pcs.quote_requests(chain)
     raise collateral.unchecked(
         f"TDX quote: for the platform {wanted[0]}, {len(missing)} of 4 parts of Intel's collateral are absent: "
         + "; ".join(each.why for each in missing), requests.told(missing, "Intel's PCS"), code="tdx-collateral")
+
+
+def _parts(documents: Sequence[Mapping[str, object]]) -> Collateral:
+    """The answers, lists and certificates in documents. A host that puts today's TCB information
+    beside an old list or identity must not choose for a client who has newer ones."""
+    texts = {name: dict.fromkeys(str(each.get(name)) for each in documents) for name in (*_ISSUERS, *_LISTS)}
+    answers = dict.fromkeys(f'{{"{kind}":{each.get(name)},"signature":"{each.get(f"{name}_signature")}"}}'
+                            for each in documents for name, kind in _ANSWERS)
+    found = Collateral()
+    for text in (*answers, *(text for of in texts.values() for text in of)):
+        found.add(text.encode(errors="replace"), "a document")
+    return found
 
 
 def _issuers(fields: Mapping[str, str], signed: SignedTdxQuote, root: str, at: datetime) -> dict[str, Chain]:
@@ -153,7 +170,7 @@ def _check_revocation(chain: Chain, chains: Mapping[str, Chain], fields: Mapping
     lives for long.
     """
     crls = {}
-    for name in ("root_ca_crl", "pck_crl"):
+    for name in _LISTS:
         try:
             crls[name] = revocation.load(bytes.fromhex(fields[name]), f"TDX collateral, {name}")
         except ValueError:
@@ -173,6 +190,14 @@ def _check_revocation(chain: Chain, chains: Mapping[str, Chain], fields: Mapping
                 f"TDX collateral: {name} is not the whole list of {name_of(below[1])}", code="tdx-collateral",
                 hint=_TIME_HINT)
     return tuple((crl.last_update_utc, crl.next_update_utc or crl.last_update_utc) for crl in crls.values())
+
+
+def _never_revoked(chain: Chain, lists: Sequence[x509.CertificateRevocationList], at: datetime) -> None:
+    """No list at hand that an authority of the quote's chain signed revokes a certificate of it,
+    whatever other list would be taken. Others are passed over."""
+    signed = [each for each in lists if any(
+        authority.subject == each.issuer and _signed_crl(each, authority) for authority in chain[1:])]
+    revocation.check(chain, signed, signed=lambda *_: True, at=at)
 
 
 def _signed_crl(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
@@ -239,7 +264,10 @@ def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime
     """The claims of a quote whose signatures hold, if Intel's documents vouch for its platform.
     Raises as `verify`."""
     pck = tdx_pck.read(signed.chain[0])
-    vouched = _vouched(_documents(pck, signed.chain, collateral, at), signed, root, at)
+    mixed = len(collateral.documents) > 1 or collateral.answers or collateral.crls
+    parts = collateral.joined(_parts(collateral.documents)) if mixed else collateral
+    _never_revoked(signed.chain, parts.crls, at)
+    vouched = _vouched(_documents(pck, signed.chain, collateral, parts, at), signed, root, at)
     try:
         standing = tdx_tcb.judge(signed.quote, pck, vouched.info, vouched.identity)
         tcb = _tcb(standing, pck, vouched)
