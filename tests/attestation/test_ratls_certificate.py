@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import hashlib
 from pathlib import Path
@@ -217,6 +218,18 @@ def test_long_event_logs_stay_out_of_certificates() -> None:
     for size, kept in ((1000, True), (100_000, False)):
         carried = certified.parse(_made(_attestor(LongTpm(size)), _key()))
         assert kept == (container.parse(carried.evidence.report_bytes()).log is not None)
+
+
+def test_a_hosts_documents_push_no_chain_out_of_a_certificate() -> None:
+    """The report's own collateral comes first, and stays; of what comes behind it, what fits."""
+    own = (b"vcek" * 300, b"ask" * 400, b"ark" * 400)
+
+    class WithCollateral(SimulatedProvider):
+        def collect(self, report_data: bytes) -> Any:
+            return super().collect(report_data)._replace(collateral=(*own, bytes(12_000), b"crl" * 600))
+
+    carried = certified.parse(_made(_attestor(WithCollateral(bytes(32))), _key()))
+    assert (*own, b"crl" * 600) == tuple(base64.b64decode(each) for each in carried.evidence.collateral)
 
 
 def test_a_certificate_that_is_too_large_is_not_made() -> None:

@@ -17,6 +17,7 @@ from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import DerivedMeasurements, Measurements
 from appliance.attestation.google import endorsement
 from appliance.attestation.measured import launch, portable, second
+from appliance.attestation.measured.second import TdxRow
 from appliance.attestation.tpm.judging import registers
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
@@ -324,6 +325,17 @@ def test_google_s_firmware_is_known_on_the_day(folder: Path, tmp_path: Path, giv
     assert judge.reference.known is not None
     assert known.to_json() == judge.reference.known.measurements.to_json()
     assert given == any("a firmware by" in each.detail for each in found.findings if each.rule == "measurements")
+
+
+def test_an_endorsement_sets_no_register_free(folder: Path) -> None:
+    """RTMR 0, which the builder says for a shape of Google's, stays; the security version is the endorsement's."""
+    known = _made(folder)
+    strict = TdxRow.model_validate(rows.endorsed(
+        fake_google.MRTD, b"\x02" * 48, None, None, None, svn=2, covers=second.FIRMWARE))
+    made = DerivedMeasurements.of(known.reference.model_copy(update={"tdx": (strict,)}))
+    theirs = TdxRow.model_validate(rows.endorsed(fake_google.MRTD, svn=3))
+    [found] = {(row.rtmr[0], row.svn) for row in made.endorsed((theirs,), ()).tdx_rows() or ()}
+    assert ("02" * 48, 3) == found
 
 
 def test_an_endorsement_is_checked(folder: Path, tmp_path: Path) -> None:

@@ -70,9 +70,14 @@ def issue(key: ec.EllipticCurvePrivateKey, carried: Evidence, names: Sequence[st
 
 
 def _fitting(carried: Evidence) -> Evidence:
-    """Evidence without what makes it long, where it is; /v1/attestation has the whole."""
-    if sum(map(len, carried.collateral)) > MAX_COLLATERAL_TEXT:
-        carried = carried.model_copy(update={"collateral": ()})
+    """Evidence without what makes it long, where it is; /v1/attestation has the whole. Of the
+    collateral, the report's own comes first, and goes in first."""
+    room, kept = MAX_COLLATERAL_TEXT, list[str]()
+    for each in carried.collateral:
+        if len(each) <= room:
+            room -= len(each)
+            kept.append(each)
+    carried = carried.model_copy(update={"collateral": tuple(kept)})
     shortened = COLLECTORS[carried.platform].shortened
     if shortened is None or len(carried.report) <= MAX_BYTES // 2:
         return carried

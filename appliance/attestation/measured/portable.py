@@ -107,10 +107,15 @@ class PortableReference(Frozen):
 
 def endorsed(reference: PortableReference, tds: tuple[TdxRow, ...], launches: tuple[SnpRow, ...]) -> PortableReference:
     """Return a reference with rows of a firmware that somebody else than the builder vouches for.
-    A value of theirs has no second row, which would be of no security version."""
-    mrtds, digests_of = {row.mrtd for row in tds}, {row.launch_digest for row in launches}
+    A value of theirs has no second row, which would be of no security version. What the builder
+    says of RTMR 0 beside it goes on to hold."""
+    theirs, digests_of = {row.mrtd: row for row in tds}, {row.launch_digest for row in launches}
+    strict = [row.model_copy(update={"svn": theirs[row.mrtd].svn}) for row in reference.tdx
+              if row.mrtd in theirs and row.source == theirs[row.mrtd].source and row.rtmr[0] is not None]
+    known = {row.mrtd for row in strict}
     return reference.model_copy(update={
-        "tdx": (*(row for row in reference.tdx if row.mrtd not in mrtds), *map(_started, tds)),
+        "tdx": (*(row for row in reference.tdx if row.mrtd not in theirs), *strict,
+                *map(_started, (row for row in tds if row.mrtd not in known))),
         "firmware_rows": (*(row for row in reference.firmware_rows if row.launch_digest not in digests_of),
                           *map(_firmware_alone, launches))})
 
