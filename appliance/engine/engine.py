@@ -41,9 +41,11 @@ from appliance.models.sources.source import TileSource
 from appliance.oblivious import Sweeps
 from appliance.secure import interrupts, stacks
 from appliance.text import tokenizer
+from appliance.text.stops import MAX_LENGTH, MAX_STOPS
 from appliance.text.tokenizer import Tokenizer
 
 STATEFUL = "layers of the model keep a state in place of keys and values: {}"
+_STOPS = MAX_STOPS * (MAX_LENGTH * "\U0001f600",)
 _TIMES = 5  # a pass that is timed runs: the quickest counts, since others may have the processors meanwhile
 
 
@@ -205,12 +207,14 @@ class Engine:
 
     def pass_seconds(self, rows: int) -> float:
         """Time a pass of so many rows at its dearest: those of answers, and of their prompts, are
-        at the end of full contexts, and a token is drawn for each answer. The engine must be idle;
-        nothing of it stays."""
+        at the end of full contexts, and a token is drawn for each answer; by sweeps with the
+        longest stop strings that a request may have. The engine must be idle; nothing of it stays.
+        """
         answers, plan = self.concurrent, Plan()
         self.acquire()
         try:
-            request = GenerationRequest((DUMMY_TOKEN,), 1 + _TIMES, Sampling(temperature=1.0), ignore_end=True)
+            request = GenerationRequest((DUMMY_TOKEN,), 1 + _TIMES, Sampling(temperature=1.0), ignore_end=True,
+                                        stop=() if self._scratch.sweep is None else _STOPS)
             drawn = [self.generation(request) for _ in range(answers)]
             with self._seats.claim([self.context] * answers) as slots:
                 starts = list[tuple[int, int]]()
