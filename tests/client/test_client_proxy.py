@@ -413,7 +413,7 @@ def test_a_client_that_goes_away_before_its_answer_ends_it(running: tuple[FakeAp
             late.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await late
-            assert await asyncio.to_thread(server.gone.wait, 10)
+            assert await asyncio.to_thread(server.gone.wait, waiting.STALL_SECONDS)
 
     asked = len(server.asked)
     asyncio.run(leave())
