@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import zlib
@@ -76,45 +77,60 @@ def test_a_file_is_as_the_format_says(image: Path) -> None:
 
 
 def test_a_row_of_measurements_covers_the_image(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two files give two rows beside that of QEMU's own layout. Another image's file gives none, nor one with a page
-    more."""
+    """Two files give two rows beside that of QEMU's own layout, and the firmware is told. Another image's file gives
+    none, nor one with a page more."""
     file = image.parent / "guest.igvm"
     digests = []
     for vcpus in (1, 2):
         data = _export(image, "--vcpus", vcpus, "--cpu-model", "EPYC-Milan")
         (image.parent / f"{vcpus}.igvm").write_bytes(data)
         digests.append(fake_igvm.digest(data).hex())
-    words = ["image", "predict", str(image), *(word for vcpus in (1, 2) for word in
-                                               ("--igvm", str(image.parent / f"{vcpus}.igvm")))]
-    assert 0 == main([*words, "--firmware", str(image.parent / "ovmf.fd"), "--vcpus", "1"])
+    words = ["image", "predict", str(image), "--firmware", str(image.parent / "ovmf.fd"), "--vcpus", "1"]
+    capsys.readouterr()
+    assert 0 == main([*words, *(word for vcpus in (1, 2) for word in ("--igvm", str(image.parent / f"{vcpus}.igvm")))])
+    assert 1 == capsys.readouterr().out.count(hashlib.sha256(fake_firmware.firmware()).hexdigest())
     found = measurements.parse((image / predict.OUTPUT).read_bytes())
     assert [(1, "EPYC-Milan", digests[0]), (2, "EPYC-Milan", digests[1])] == [
         (each.vcpus, each.cpu_model, each.launch_digest) for each in found.snp_rows()][1:]
     assert 3 == len(found.sev_snp_digests())
     assert all(each.image for each in found.snp_rows())
-    capsys.readouterr()
     other = fake_image.write(image.parent / "other", kernel=fake_image.pe((".text", b"other" * 300)))
-    (image.parent / "ovmf.fd").replace(other.parent / "same.fd")
-    _export(other, firmware="same.fd")
-    _refused(["image", "predict", str(image), "--igvm", str(file)], capsys)
+    _export(other)
+    _refused([*words, "--igvm", str(file)], capsys)
     heads = list(fake_igvm.walk(data))
     content = [data[offset:offset + 4096] if (offset := struct.unpack_from("<I", record, 12)[0]) and kind in (
         fake_igvm.PAGE, fake_igvm.PROCESSOR) else b"" for kind, record in heads]
     more: list[Header] = [(kind, record, each) for (kind, record), each in zip(heads, content, strict=True)]
     file.write_bytes(fake_igvm.build(more))
-    assert 0 == main(["image", "predict", str(image), "--igvm", str(file)])
+    assert 0 == main([*words, "--igvm", str(file)])
     more.insert(3, fake_igvm.page(0x1000, CONTENT))
     file.write_bytes(fake_igvm.build(more))
-    _refused(["image", "predict", str(image), "--igvm", str(file)], capsys)
+    _refused([*words, "--igvm", str(file)], capsys)
     capsys.readouterr()
     assert 0 == main(["image", "igvm", str(file), "--json"])
     assert fake_igvm.digest(file.read_bytes()).hex() == json.loads(capsys.readouterr().out)["launch_digest"]
 
 
-def _refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def _refused(words: list[str], capsys: pytest.CaptureFixture[str], *said: str) -> None:
     capsys.readouterr()
     assert 2 == main(words)
-    assert "does not lay out this image's launch" in capsys.readouterr().err
+    found = capsys.readouterr().err
+    for each in said or ("does not lay out this image's launch",):
+        assert each in found
+
+
+def test_a_firmware_that_nobody_named_covers_nothing(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One byte of the firmware in the file is another: it may boot anything, and no row is written for it."""
+    named, other = fake_firmware.firmware(), bytearray(fake_firmware.firmware())
+    other[100] ^= 1
+    (image.parent / "evil.fd").write_bytes(other)
+    _export(image, firmware="evil.fd")
+    words = ["image", "predict", str(image), "--igvm", str(image.parent / "guest.igvm")]
+    _refused(words, capsys, "image-igvm", "--firmware")
+    _refused([*words, "--firmware", str(image.parent / "ovmf.fd")], capsys, "image-igvm",
+             *(hashlib.sha256(each).hexdigest() for each in (named, other)))
+    assert not (image / predict.OUTPUT).exists()
+    assert 0 == main([*words, "--firmware", str(image.parent / "evil.fd")])
 
 
 def test_a_file_is_told(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
