@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -214,6 +215,55 @@ def test_what_loaders_do_not_agree_on_is_refused(headers: Sequence[Header], says
     with pytest.raises(ImageError, match=says) as caught:
         launch.launch(reader.parse(fake_igvm.build(headers)))
     assert ("image-igvm", True) == (caught.value.code, bool(caught.value.hint))
+
+
+def _areas(count: int, size: int) -> list[Header]:
+    return [each for index in range(count)
+            for each in (fake_igvm.area(index, size), fake_igvm.insert(index, index * size))]
+
+
+@pytest.mark.parametrize(("headers", "says"), [
+    ([HEADS[0], *_areas(16, 1 << 24)], "more than 65536"), ([HEADS[0], *_areas(2800, 1 << 24)], "more than 65536"),
+    ([HEADS[0], *[(fake_igvm.VP_COUNT, bytes(8), b"")] * 65536], "more than 65536"),
+    ([HEADS[0], *[fake_igvm.page(0x1000)] * 30000], "stands twice")])
+def test_a_small_file_takes_little_memory(headers: Sequence[Header], says: str) -> None:
+    """Areas that would fill gigabytes, headers without end, and one page again and again: refused as they are met."""
+    data = fake_igvm.build(headers)
+    assert len(data) < 1 << 21
+    assert _peak(data, says) < 1 << 26
+
+
+def _peak(data: bytes, says: str) -> int:
+    """The most memory that reading takes beside the file; `says`: why it is refused."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ImageError, match=says):
+            launch.launch(reader.parse(data))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_fits_the_bound_of_pages_is_read() -> None:
+    """Fifteen areas of 16 MiB, beside the pages of a launch."""
+    areas = [each for index in range(15) for each in (
+        fake_igvm.area(index, 1 << 24), fake_igvm.insert(index, (1 << 24) * (index + 1)))]
+    found = launch.launch(reader.parse(fake_igvm.build([*HEADS, *areas, *WHOLE[2:]])))
+    assert 15 * 4096 + 5 == len(found.pages)
+
+
+def test_a_content_that_headers_share_is_there_once() -> None:
+    """Thirty thousand headers of one content; contents that overlap in part are refused."""
+    heads = [HEADS[0], *(fake_igvm.page(4096 * at) for at in range(30000)), fake_igvm.page(1 << 40, CONTENT)]
+    data = bytearray(fake_igvm.build(heads))
+    start = 24 + struct.unpack_from("<I", data, 12)[0]
+    for shift in (0, 1):
+        for at in range(30000):
+            struct.pack_into("<I", data, 24 + 24 + 32 * at + 8 + 12, start + shift * (at % 2))
+        shared = fake_igvm.sealed(bytes(data[:start]), bytes(data[start:]) + b"x")
+        whole = shared[:16] + struct.pack("<I", len(shared)) + shared[20:]
+        says = ("states of virtual CPUs", "in part")[shift]
+        assert _peak(fake_igvm.sealed(whole[:start], whole[start:]), says) < 1 << 26
 
 
 @pytest.mark.parametrize(("data", "says"), [
