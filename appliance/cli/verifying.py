@@ -6,6 +6,7 @@ import argparse
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from appliance.attestation import keyfile
 from appliance.attestation.google.endorsement import ROOT_FILE
@@ -52,9 +53,23 @@ def add_overlap(parser: argparse.ArgumentParser) -> None:
                         help="the end of the overlap, such as 2026-12-01T12:00:00Z")
 
 
+class _Either(argparse.Action):
+    """An option of two names: one file is given by one of them."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
+                 option_string: str | None = None) -> None:
+        """Keep the file. A second one under the other name ends the program with exit code 2."""
+        before = getattr(namespace, "given_as", option_string)
+        if before != option_string:
+            parser.error(f"{before} and {option_string} are given: keep one. A portable reference says what "
+                         "measurements say, for each shape of machine")
+        namespace.given_as = option_string
+        setattr(namespace, self.dest, values)
+
+
 def add_image(parser: argparse.ArgumentParser) -> None:
     """Declare what evidence is compared with beside the policy."""
-    parser.add_argument("--measurements", "--reference", metavar="FILE", type=Path,
+    parser.add_argument("--measurements", "--reference", metavar="FILE", type=Path, action=_Either,
                         help="the builder's word on what hardware measures, or the image's portable reference, from "
                         "which that is derived; needed for all platforms but simulated")
     parser.add_argument("--gce-endorsement", metavar="FILE", type=Path,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,45 +78,60 @@ def test_a_file_is_as_the_format_says(image: Path) -> None:
 
 
 def test_a_row_of_measurements_covers_the_image(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two files give two rows beside that of QEMU's own layout. Another image's file gives none, nor one with a page
-    more."""
+    """Two files give two rows beside that of QEMU's own layout, and the firmware is told. Another image's file gives
+    none, nor one with a page more."""
     file = image.parent / "guest.igvm"
     digests = []
     for vcpus in (1, 2):
         data = _export(image, "--vcpus", vcpus, "--cpu-model", "EPYC-Milan")
         (image.parent / f"{vcpus}.igvm").write_bytes(data)
         digests.append(fake_igvm.digest(data).hex())
-    words = ["image", "predict", str(image), *(word for vcpus in (1, 2) for word in
-                                               ("--igvm", str(image.parent / f"{vcpus}.igvm")))]
-    assert 0 == main([*words, "--firmware", str(image.parent / "ovmf.fd"), "--vcpus", "1"])
+    words = ["image", "predict", str(image), "--firmware", str(image.parent / "ovmf.fd"), "--vcpus", "1"]
+    capsys.readouterr()
+    assert 0 == main([*words, *(word for vcpus in (1, 2) for word in ("--igvm", str(image.parent / f"{vcpus}.igvm")))])
+    assert 1 == capsys.readouterr().out.count(hashlib.sha256(fake_firmware.firmware()).hexdigest())
     found = measurements.parse((image / predict.OUTPUT).read_bytes())
     assert [(1, "EPYC-Milan", digests[0]), (2, "EPYC-Milan", digests[1])] == [
         (each.vcpus, each.cpu_model, each.launch_digest) for each in found.snp_rows()][1:]
     assert 3 == len(found.sev_snp_digests())
     assert all(each.image for each in found.snp_rows())
-    capsys.readouterr()
     other = fake_image.write(image.parent / "other", kernel=fake_image.pe((".text", b"other" * 300)))
-    (image.parent / "ovmf.fd").replace(other.parent / "same.fd")
-    _export(other, firmware="same.fd")
-    _refused(["image", "predict", str(image), "--igvm", str(file)], capsys)
+    _export(other)
+    _refused([*words, "--igvm", str(file)], capsys)
     heads = list(fake_igvm.walk(data))
     content = [data[offset:offset + 4096] if (offset := struct.unpack_from("<I", record, 12)[0]) and kind in (
         fake_igvm.PAGE, fake_igvm.PROCESSOR) else b"" for kind, record in heads]
     more: list[Header] = [(kind, record, each) for (kind, record), each in zip(heads, content, strict=True)]
     file.write_bytes(fake_igvm.build(more))
-    assert 0 == main(["image", "predict", str(image), "--igvm", str(file)])
+    assert 0 == main([*words, "--igvm", str(file)])
     more.insert(3, fake_igvm.page(0x1000, CONTENT))
     file.write_bytes(fake_igvm.build(more))
-    _refused(["image", "predict", str(image), "--igvm", str(file)], capsys)
+    _refused([*words, "--igvm", str(file)], capsys)
     capsys.readouterr()
     assert 0 == main(["image", "igvm", str(file), "--json"])
     assert fake_igvm.digest(file.read_bytes()).hex() == json.loads(capsys.readouterr().out)["launch_digest"]
 
 
-def _refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def _refused(words: list[str], capsys: pytest.CaptureFixture[str], *said: str) -> None:
     capsys.readouterr()
     assert 2 == main(words)
-    assert "does not lay out this image's launch" in capsys.readouterr().err
+    found = capsys.readouterr().err
+    for each in said or ("does not lay out this image's launch",):
+        assert each in found
+
+
+def test_a_firmware_that_nobody_named_covers_nothing(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One byte of the firmware in the file is another: it may boot anything, and no row is written for it."""
+    named, other = fake_firmware.firmware(), bytearray(fake_firmware.firmware())
+    other[100] ^= 1
+    (image.parent / "evil.fd").write_bytes(other)
+    _export(image, firmware="evil.fd")
+    words = ["image", "predict", str(image), "--igvm", str(image.parent / "guest.igvm")]
+    _refused(words, capsys, "image-igvm", "--firmware")
+    _refused([*words, "--firmware", str(image.parent / "ovmf.fd")], capsys, "image-igvm",
+             *(hashlib.sha256(each).hexdigest() for each in (named, other)))
+    assert not (image / predict.OUTPUT).exists()
+    assert 0 == main([*words, "--firmware", str(image.parent / "evil.fd")])
 
 
 def test_a_file_is_told(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,6 +215,55 @@ def test_what_loaders_do_not_agree_on_is_refused(headers: Sequence[Header], says
     with pytest.raises(ImageError, match=says) as caught:
         launch.launch(reader.parse(fake_igvm.build(headers)))
     assert ("image-igvm", True) == (caught.value.code, bool(caught.value.hint))
+
+
+def _areas(count: int, size: int) -> list[Header]:
+    return [each for index in range(count)
+            for each in (fake_igvm.area(index, size), fake_igvm.insert(index, index * size))]
+
+
+@pytest.mark.parametrize(("headers", "says"), [
+    ([HEADS[0], *_areas(16, 1 << 24)], "more than 65536"), ([HEADS[0], *_areas(2800, 1 << 24)], "more than 65536"),
+    ([HEADS[0], *[(fake_igvm.VP_COUNT, bytes(8), b"")] * 65536], "more than 65536"),
+    ([HEADS[0], *[fake_igvm.page(0x1000)] * 30000], "stands twice")])
+def test_a_small_file_takes_little_memory(headers: Sequence[Header], says: str) -> None:
+    """Areas that would fill gigabytes, headers without end, and one page again and again: refused as they are met."""
+    data = fake_igvm.build(headers)
+    assert len(data) < 1 << 21
+    assert _peak(data, says) < 1 << 26
+
+
+def _peak(data: bytes, says: str) -> int:
+    """The most memory that reading takes beside the file; `says`: why it is refused."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ImageError, match=says):
+            launch.launch(reader.parse(data))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_fits_the_bound_of_pages_is_read() -> None:
+    """Fifteen areas of 16 MiB, beside the pages of a launch."""
+    areas = [each for index in range(15) for each in (
+        fake_igvm.area(index, 1 << 24), fake_igvm.insert(index, (1 << 24) * (index + 1)))]
+    found = launch.launch(reader.parse(fake_igvm.build([*HEADS, *areas, *WHOLE[2:]])))
+    assert 15 * 4096 + 5 == len(found.pages)
+
+
+def test_a_content_that_headers_share_is_there_once() -> None:
+    """Thirty thousand headers of one content; contents that overlap in part are refused."""
+    heads = [HEADS[0], *(fake_igvm.page(4096 * at) for at in range(30000)), fake_igvm.page(1 << 40, CONTENT)]
+    data = bytearray(fake_igvm.build(heads))
+    start = 24 + struct.unpack_from("<I", data, 12)[0]
+    for shift in (0, 1):
+        for at in range(30000):
+            struct.pack_into("<I", data, 24 + 24 + 32 * at + 8 + 12, start + shift * (at % 2))
+        shared = fake_igvm.sealed(bytes(data[:start]), bytes(data[start:]) + b"x")
+        whole = shared[:16] + struct.pack("<I", len(shared)) + shared[20:]
+        says = ("states of virtual CPUs", "in part")[shift]
+        assert _peak(fake_igvm.sealed(whole[:start], whole[start:]), says) < 1 << 26
 
 
 @pytest.mark.parametrize(("data", "says"), [

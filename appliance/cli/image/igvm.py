@@ -19,7 +19,8 @@ def add_arguments(actions: Any) -> None:
     action = actions.add_parser("igvm", help=summary, description=summary)
     action.add_argument("file", metavar="FILE", type=Path, help="the file, by whatever tool it was written")
     action.add_argument("--json", action="store_true", help="print it as JSON")
-    action.epilog = "it says nothing of what the firmware boots: `appliance image predict DIR --igvm FILE` does"
+    action.epilog = ("it says nothing of what the firmware boots: "
+                     "`appliance image predict DIR --igvm FILE --firmware FILE` does")
 
 
 def _igvm(args: argparse.Namespace) -> int:

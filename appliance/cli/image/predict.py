@@ -44,7 +44,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     make.add_argument("--cpu-model", metavar="NAME,NAME", type=names, default=("EPYC-v4",),
                       help=f"SEV-SNP: CPU models (default: EPYC-v4; known: {', '.join(predict_snp.cpu_models())})")
     make.add_argument("--igvm", metavar="FILE", type=Path, action="append", default=[],
-                      help="SEV-SNP: a launch that `export --igvm` wrote; may be repeated")
+                      help="SEV-SNP: a launch that `export --igvm` wrote with that firmware; may be repeated")
     make.add_argument("--id-key", metavar="KEY.pem", type=Path, help="SEV-SNP: make ID blocks with this P-384 key")
     make.add_argument("--author-key", metavar="KEY.pem", type=Path, help="SEV-SNP: vouch for the ID key with this one")
     make.add_argument("--guest-policy", metavar="BITS", type=numbers.bits, default=idblock.STRICT_POLICY,
@@ -92,6 +92,9 @@ def add_google(parser: argparse.ArgumentParser) -> None:
 def _predict(args: argparse.Namespace) -> int:
     if args.firmware is None and (args.id_key or args.author_key):
         raise ImageError("an ID block is of a SEV-SNP launch", hint="name the firmware: --firmware OVMF.amdsev.fd")
+    if args.firmware is None and args.igvm:
+        raise ImageError("--igvm: a row covers the image only with a firmware that you name", code="image-igvm",
+                         hint="name that of the export: --firmware OVMF.amdsev.fd")
     if args.vmm != "qemu" and (args.firmware is None or args.id_key or args.author_key):
         raise ImageError(f"--vmm {args.vmm}: needs the cloud's firmware, and such a launch has no ID block",
                          hint="name the firmware that the cloud publishes: --firmware FILE")
@@ -101,7 +104,8 @@ def _predict(args: argparse.Namespace) -> int:
     key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     found = predict.predict(predict.Options(
         args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden), key,
-        google(args), args.nitrotpm, partial(igvm.predictions, args.igvm, args.cpu_model) if args.igvm else None))
+        google(args), args.nitrotpm,
+        partial(igvm.predictions, args.igvm, args.firmware, args.cpu_model) if args.igvm else None))
     print(found.to_json().decode() if args.json else "\n".join(_told(found, args.image, signed=key is not None)))
     return 0
 
@@ -138,6 +142,8 @@ def _told(found: Measurements, folder: Path, *, signed: bool) -> list[str]:
     lines += [f"sev-snp     {each.launch_digest}  {each.vcpus} x {each.cpu_model or each.vmm}"
               f"{', ID block' if each.id_block else ''}{'' if each.image else ', FIRMWARE ALONE'}"
               for each in found.snp_rows()] or ["sev-snp     not predicted: no --firmware given"]
+    lines += [f"firmware    SHA-256 {digest}" for digest in dict.fromkeys(
+        each.firmware_sha256 for each in found.snp_rows() if each.firmware_sha256)]
     lines += [f"tdx mrtd    {each.mrtd}  page order: {each.page_order or 'not computed'}" for each in found.tdx] or [
         "tdx         not predicted: no --tdx-firmware given"]
     lines += [f"            not verified: {note}" for note in (found.tdx[0].unverified if found.tdx else ())]

@@ -70,17 +70,19 @@ def launch(file: IgvmFile, what: str = "IGVM file") -> Launch:
         raise _bad(what, "it is not for SEV-SNP")
     if platform.version != headers.PLATFORM_VERSION:
         raise _bad(what, f"version {platform.version} of SEV-SNP, expected {headers.PLATFORM_VERSION}")
-    digest, pages = LaunchDigest(), []
+    digest, pages, places = LaunchDigest(), [], set[int]()
     states: list[ProcessorState] = []
     for page in _in_order(file.directives, platform.mask, what):
         if isinstance(page, ProcessorState):
             states.append(page)
+        elif page.gpa in places:
+            raise _bad(what, "a page of the guest stands twice")
         else:
+            places.add(page.gpa)
             pages.append(page)
             _measure(digest, page)
     for state in states:
         digest.page(VMSA, state.gpa, hashlib.sha384(state.content).digest())
-    _check_pages(pages, what)
     _check_states(states, what)
     policies = {each.policy for each in file.policies if each.mask & platform.mask}
     if len(policies) > 1:
@@ -134,11 +136,6 @@ def _measure(digest: LaunchDigest, page: PageData) -> None:
         digest.page(UNMEASURED, page.gpa)
     else:
         digest.content(page.gpa, page.content or bytes(PAGE))
-
-
-def _check_pages(pages: list[PageData], what: str) -> None:
-    if len({each.gpa for each in pages}) != len(pages):
-        raise _bad(what, "a page of the guest stands twice")
 
 
 def _check_states(states: list[ProcessorState], what: str) -> None:

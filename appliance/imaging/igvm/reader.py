@@ -29,6 +29,7 @@ from appliance.imaging.igvm.headers import (
 
 MAX_BYTES, MAX_HEADER_BYTES = 1 << 28, 1 << 24
 MAX_AREA_BYTES = 1 << 24
+MAX_PAGES = 1 << 16  # of all headers together: a small file asks for no more memory than a guest has
 _CHECKSUM_AT = 20
 _PLATFORMS, _INITIALIZATION, _DIRECTIVES = 0, 1, 3  # a type's upper byte
 
@@ -44,6 +45,8 @@ class _Reader:
     def __init__(self, data: bytes, what: str) -> None:
         self._data, self._what = data, what
         self._end = self._checked()
+        self._contents: dict[int, bytes] = {}  # by offset: headers may share one
+        self._pages = 0
 
     def _bad(self, why: str) -> ImageError:
         return ImageError(f"{self._what}: {why}", code="image-igvm",
@@ -92,6 +95,7 @@ class _Reader:
         at = FIXED.size
         while at < self._end:
             kind, size = PREFIX.unpack_from(self._data, at)
+            self._count(1)
             if kind not in headers.RECORDS:
                 raise self._bad(f"a header of type {kind:#x}, by which QEMU starts no guest")
             at += PREFIX.size
@@ -151,12 +155,22 @@ class _Reader:
         size, index, offset = fields
         if not 0 < size <= MAX_AREA_BYTES or size % PAGE or offset:
             raise self._bad(f"a parameter area of {size} bytes, expected whole pages without content")
+        self._count(size // PAGE)
         return ParameterArea(index, size)
+
+    def _count(self, pages: int) -> None:
+        self._pages += pages
+        if self._pages > MAX_PAGES:
+            raise self._bad(f"more than {MAX_PAGES} headers and pages of parameter areas")
 
     def _content(self, offset: int) -> bytes:
         if not self._end <= offset <= len(self._data) - PAGE:
             raise self._bad(f"content of a page at {offset}, outside of the file's content")
-        return self._data[offset:offset + PAGE]
+        if offset not in self._contents:
+            self._contents[offset] = self._data[offset:offset + PAGE]
+            if len(self._contents) * PAGE > len(self._data) - self._end:
+                raise self._bad(f"content of a page at {offset}, which is that of others in part")
+        return self._contents[offset]
 
     def _address(self, gpa: int) -> int:
         if gpa % PAGE or gpa >= 1 << 52:

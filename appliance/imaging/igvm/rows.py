@@ -15,6 +15,7 @@ from appliance.imaging.igvm.launch import Launch
 from appliance.imaging.predict import firmware as predict_firmware
 from appliance.imaging.predict import idblock, predict, snp
 from appliance.imaging.predict import uki as predict_uki
+from appliance.imaging.predict.firmware import Firmware
 from appliance.imaging.recipe import manifest
 from appliance.policy import inputfile
 
@@ -48,19 +49,23 @@ def read(path: Path) -> Launch:
     return launch.launch(reader.parse(_read(path, reader.MAX_BYTES + 1), what), what)
 
 
-def predictions(paths: Sequence[Path], cpu_models: Sequence[str], kernel: bytes) -> tuple[SnpPrediction, ...]:
+def predictions(paths: Sequence[Path], firmware: Path, cpu_models: Sequence[str],
+                kernel: bytes) -> tuple[SnpPrediction, ...]:
     """Return a row of measurements for each file.
 
-    Such a row covers the image. So a file has to lay out what `export` does for this kernel, page
-    by page; its firmware is the builder's choice, as with `--firmware`. Raises ImageError for
-    any other.
+    Such a row covers the image. So a file has to lay out what `export` does for this kernel and
+    for the firmware that the builder names, page by page. Raises ImageError for any other.
     """
-    return tuple(_prediction(path, cpu_models, kernel) for path in paths)
+    named = predict_firmware.parse(_read(firmware), f"firmware {firmware}")
+    return tuple(_prediction(path, named, cpu_models, kernel) for path in paths)
 
 
-def _prediction(path: Path, cpu_models: Sequence[str], kernel: bytes) -> SnpPrediction:
+def _prediction(path: Path, firmware: Firmware, cpu_models: Sequence[str], kernel: bytes) -> SnpPrediction:
     found = read(path)
-    firmware = predict_firmware.parse(found.firmware(), f"IGVM file {path}: its firmware")
+    if found.firmware() != firmware.data:
+        raise ImageError(f"IGVM file {path}: its firmware has SHA-256 {_sha256(found.firmware())}, and that of "
+                         f"--firmware {_sha256(firmware.data)}", code="image-igvm",
+                         hint="write the file again with that firmware: appliance image export DIR --igvm")
     expected = layout.make(firmware, kernel, vcpus=len(found.save_areas), signature=found.signature, policy=0,
                            guest_features=found.guest_features)
     wanted = launch.launch(expected)
@@ -69,8 +74,12 @@ def _prediction(path: Path, cpu_models: Sequence[str], kernel: bytes) -> SnpPred
                          code="image-igvm", hint="write one: appliance image export DIR --igvm OVMF.amdsev.fd -o FILE")
     return SnpPrediction(vmm="qemu", vcpus=len(found.save_areas), cpu_model=_model(path, found, cpu_models),
                          guest_features=f"{found.guest_features:#x}",
-                         firmware_sha256=hashlib.sha256(firmware.data).hexdigest(), launch_digest=found.digest.hex(),
+                         firmware_sha256=_sha256(firmware.data), launch_digest=found.digest.hex(),
                          id_block=None)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _bare(found: Launch) -> list[tuple[int, int, bool, bytes]]:
