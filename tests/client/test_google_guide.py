@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.imaging.predict import predict, tpm
+from appliance.attestation.measured import events
+from appliance.imaging.predict import predict
 from appliance.policy import load
 from tests.support import fake_appliance as fake
 from tests.support import fake_google, fake_image, fake_services, guides, images
@@ -36,7 +37,7 @@ def _policy(folder: Path) -> Path:
 def _registers(folder: Path) -> dict[str, bytes]:
     """What a TD shows that boots this folder's image on Google's machines: one separator in RTMR 1."""
     found = predict.boot(folder)
-    _, first, second, third = tpm.rtmrs(found)
+    _, first, second, third = events.rtmrs(found)
     return {"rtmr1": first, "rtmr2": second, "rtmr3": third}
 
 

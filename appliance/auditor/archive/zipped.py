@@ -92,7 +92,7 @@ def read(data: bytes, most: Callable[[str], int]) -> Mapping[str, Entry]:
     at, start = 0, place
     for number in range(count):
         if at == start:
-            raise damaged("the archive's end", f"it counts {count} entries, and there are {number}")
+            raise damaged("the archive's end", "it counts more entries than there are")
         each, listed = _entry(data, number, at, place, start)
         if each.name in found:
             raise damaged(each.name, "it stands twice")
