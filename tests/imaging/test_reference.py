@@ -409,3 +409,11 @@ def test_all_models_of_qemu_are_known() -> None:
     """What sev-snp-measure knows can be derived."""
     assert set(launch.MODELS) == set(vcpu_types.CPU_SIGS)
     assert second.WHOLE != second.FIRMWARE
+
+
+def test_measurements_and_a_reference_are_one_or_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """The second would come in the place of the first without a word."""
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "https://127.0.0.1:1", "--policy", "p", "--measurements", "a", "--reference", "b"])
+    assert 2 == ended.value.code
+    assert "--measurements and --reference are given: keep one" in capsys.readouterr().err
