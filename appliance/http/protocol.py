@@ -104,10 +104,18 @@ class Protocol(H11Protocol):
         while self.framing.more and not self.way.draining:
             self._pump()
         if self.way.draining or not self._answer_due():
-            return False
+            return self._waits()
         if not self._looks:
             self._look()
         return True
+
+    def _waits(self) -> bool:
+        """Return whether an answer still waits for its window; then the connection ends after it.
+        """
+        waits = self._gate is not None and self._gate.waits
+        if waits:
+            self.way.finish()
+        return waits
 
     def on_response_complete(self) -> None:
         """Go on to the connection's next request, of which a part may be here already; end where
