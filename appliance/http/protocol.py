@@ -104,18 +104,10 @@ class Protocol(H11Protocol):
         while self.framing.more and not self.way.draining:
             self._pump()
         if self.way.draining or not self._answer_due():
-            return self._waits()
+            return _ends_later(self.way, self._gate)
         if not self._looks:
             self._look()
         return True
-
-    def _waits(self) -> bool:
-        """Return whether an answer still waits for its window; then the connection ends after it.
-        """
-        waits = self._gate is not None and self._gate.waits
-        if waits:
-            self.way.finish()
-        return waits
 
     def on_response_complete(self) -> None:
         """Go on to the connection's next request, of which a part may be here already; end where
@@ -308,6 +300,14 @@ def _gated(transport: Any, departures: Departures | None) -> tuple[Any, SocketGa
         return transport, transport.gated(departures)
     gate = departures.gate(transport)
     return gate, gate
+
+
+def _ends_later(way: Way, gate: SocketGate | None) -> bool:
+    """Return whether an answer still waits for its window; then the connection ends after it."""
+    waits = gate is not None and gate.waits
+    if waits:
+        way.finish()
+    return waits
 
 
 def _read_little(transport: Any) -> None:
