@@ -86,7 +86,7 @@ class SocketGate:
 
     async def leave(self, due: float, own: object = None) -> None:
         """Let what was kept by now leave in the window of a time, or in the next that is left;
-        return when it has. What is written meanwhile is of a later answer."""
+        return when it has. Later bytes are of a later answer."""
         until = self._sent + len(self._held)
         while self._leaving is not None:
             await asyncio.wait({self._leaving.gone})
