@@ -51,9 +51,11 @@ class SocketGate:
         self._transport, self._departures = transport, departures
         self._loop = asyncio.get_running_loop()
         self._held = bytearray()
-        self._holds = False
+        self._holders: set[object] = set()  # who keep what is written: the answer under way, or one after it
+        self._sent = 0  # bytes that were held, and are no more
         self._leaving: Parting | None = None  # with the sender
-        self._last: Callable[[], None] | None = None  # what ends the connection once all has left
+        self._after: list[Callable[[], None]] = []  # what is done once all has left
+        self._closing = False
         self.lock, self.lost = threading.Lock(), False
 
     def __getattr__(self, name: str) -> Any:
@@ -66,34 +68,49 @@ class SocketGate:
         slow = self.lost or self._transport.get_write_buffer_size() > 0
         return -1 if slow else int(self._transport.get_extra_info("socket").fileno())
 
-    def hold(self) -> None:
-        """Keep what is written from now on."""
-        self._holds = True
+    @property
+    def waits(self) -> bool:
+        """Whether something is kept for a window, or may be."""
+        return bool(self._holders) or self._leaving is not None
+
+    def hold(self, own: object = None) -> None:
+        """Keep what is written from now on, until it left or was released as its `own`."""
+        self._holders.add(own)
 
     def write(self, data: bytes) -> None:
         """Send, or keep."""
-        if self._holds or self._leaving is not None:
+        if self.waits:
             self._held += data
         else:
             self._transport.write(data)
 
-    async def leave(self, due: float) -> None:
-        """Let what was kept leave in the window of a time, or in the next that is left; return when
-        it has."""
+    async def leave(self, due: float, own: object = None) -> None:
+        """Let what was kept by now leave in the window of a time, or in the next that is left;
+        return when it has. Later bytes are of a later answer."""
+        until = self._sent + len(self._held)
         while self._leaving is not None:
             await asyncio.wait({self._leaving.gone})
-        data, self._holds = bytes(self._held), False
-        self._held.clear()
-        if not data or self.lost:
+        self._holders.discard(own)
+        data = self._take(max(0, until - self._sent))
+        if self.lost:
+            return
+        if not data:
+            self._rest(b"")
             return
         leaving = self._leaving = self._departures.add(self, data, due)
         await asyncio.wait({leaving.gone})
 
-    def release(self) -> None:
-        """Keep nothing any longer, as where an answer broke off."""
-        self._holds = False
-        if self._leaving is None:
+    def release(self, own: object = None) -> None:
+        """Keep nothing any longer for an answer that is over, as where it broke off."""
+        self._holders.discard(own)
+        if not self.waits:
             self._rest(b"")
+
+    def _take(self, size: int) -> bytes:
+        data = bytes(self._held[:size])
+        del self._held[:size]
+        self._sent += len(data)
+        return data
 
     def went(self, leaving: Parting, taken: int) -> None:
         """Go on: the sender is done, and the socket took so many bytes."""
@@ -104,37 +121,39 @@ class SocketGate:
             self._rest(leaving.data[taken:])
 
     def _rest(self, data: bytes) -> None:
-        if not self._holds:
-            data += bytes(self._held)
-            self._held.clear()
+        if not self._holders:
+            data += self._take(len(self._held))
         if data and not self._transport.is_closing():
             self._transport.write(data)
-        if self._last is not None and not self._holds:
-            self._last()
+        while self._after and not self._holders:
+            self._after.pop(0)()
 
     def close(self) -> None:
         """End the connection, after what waits."""
-        self._end(self._transport.close)
+        self._closing = True
+        self.then(self._transport.close)
 
     def write_eof(self) -> None:
         """End this side, after what waits."""
-        self._end(self._transport.write_eof)
+        self.then(self._transport.write_eof)
 
-    def _end(self, how: Callable[[], None]) -> None:
-        if self._holds or self._leaving is not None:
-            self._last = how
+    def then(self, do: Callable[[], None]) -> None:
+        """Do something, after what waits."""
+        if self.waits:
+            self._after.append(do)
         else:
-            how()
+            do()
 
     def is_closing(self) -> bool:
-        """Whether no more can be sent."""
-        return self._last is not None or bool(self._transport.is_closing())
+        """Whether the connection is closed, or will be after what waits."""
+        return self._closing or bool(self._transport.is_closing())
 
     def lose(self) -> None:
         """Take note of the connection's end. Its socket is closed next: nobody sends now."""
         with self.lock:
             self.lost = True
-        self._held.clear()
+        self._take(len(self._held))
+        self._after.clear()
 
 
 class Parting:
@@ -180,12 +199,26 @@ class Departures:
 
     def _run(self) -> None:
         while self._waiting or self._take(block=True):
-            window = self._next()
-            if not self._take(block=False):
-                return
-            due = [each for each in self._waiting if each.window <= window]
-            self._waiting = [each for each in self._waiting if each.window > window]
-            self._tell(due, self._sent(due, window))
+            try:
+                if not self._turn(self._next()):
+                    break
+            except Exception:  # noqa: BLE001 - the thread is all connections'
+                self._give_up()
+        self._give_up()
+
+    def _turn(self, window: int) -> bool:
+        """Send what is due in a window; False at the end."""
+        if not self._take(block=False):
+            return False
+        due = [each for each in self._waiting if each.window <= window]
+        self._waiting = [each for each in self._waiting if each.window > window]
+        self._tell(due, self._sent(due, window))
+        return True
+
+    def _give_up(self) -> None:
+        """Leave what waits to the event loop."""
+        waiting, self._waiting = self._waiting, []
+        self._tell(waiting, [0] * len(waiting))
 
     def _next(self) -> int:
         """Sleep until shortly before a window; return its number. Windows are left out where the
@@ -209,21 +242,28 @@ class Departures:
 
     def _sent(self, due: list[Parting], window: int) -> list[int]:
         """Send each at a random time in the window, in their order; how much each socket took. No
-        socket is closed meanwhile."""
+        socket is closed meanwhile. Where something fails, the rest is not sent."""
         opening, width = self.windows.opening(window), self.windows.width_ns
         times = sorted(opening + secrets.randbelow(width) for _ in due)
         secrets.SystemRandom().shuffle(due)
-        with contextlib.ExitStack() as stack:
+        done: list[int] = []
+        with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
             for leaving in due:
                 stack.enter_context(leaving.gate.lock)
-            calls = [call for leaving, at in zip(due, times, strict=True) for call in leaving.calls(at)]
-            return [max(0, taken) for taken in list(map(operator.call, calls))[1::2]]
+            done.extend(map(operator.call, [
+                call for leaving, at in zip(due, times, strict=True) for call in leaving.calls(at)]))
+        taken = [max(0, each) for each in done[1::2]]
+        return taken + [0] * (len(due) - len(taken))
 
     def _tell(self, due: list[Parting], taken: list[int]) -> None:
         """Let the event loop go on."""
         def tell() -> None:
             for leaving, nbytes in zip(due, taken, strict=True):
-                leaving.gate.went(leaving, nbytes)
+                try:
+                    leaving.gate.went(leaving, nbytes)
+                except Exception:  # noqa: BLE001 - the others wait, too
+                    leaving.gate.abort()
+                leaving.data = b""
 
         if due and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it is closed: nobody waits

@@ -104,7 +104,7 @@ class Protocol(H11Protocol):
         while self.framing.more and not self.way.draining:
             self._pump()
         if self.way.draining or not self._answer_due():
-            return False
+            return _ends_later(self.way, self._gate)
         if not self._looks:
             self._look()
         return True
@@ -300,6 +300,14 @@ def _gated(transport: Any, departures: Departures | None) -> tuple[Any, SocketGa
         return transport, transport.gated(departures)
     gate = departures.gate(transport)
     return gate, gate
+
+
+def _ends_later(way: Way, gate: SocketGate | None) -> bool:
+    """Return whether an answer still waits for its window; then the connection ends after it."""
+    waits = gate is not None and gate.waits
+    if waits:
+        way.finish()
+    return waits
 
 
 def _read_little(transport: Any) -> None:

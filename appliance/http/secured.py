@@ -31,6 +31,7 @@ class SecureTransport(asyncio.Protocol):
         self._application: Any = application
         self._seconds, self._shutdown, self._admit = handshake, shutdown, admit
         self._socket: Any = None  # the socket's transport
+        self._gate: SocketGate | None = None  # before it, where answers wait for windows
         self._open = self._half_closed = self._closing = self._paused = False
         self._thrown = 0  # bytes that came after our end
         self._timer: asyncio.TimerHandle | None = None
@@ -58,7 +59,11 @@ class SecureTransport(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client's socket ended: after close_notify it may still read; without, it was cut."""
-        return self._half_closed and not self._closing
+        if self._gate is None or not self._gate.waits:
+            return self._half_closed and not self._closing
+        if self._closing or not self._half_closed:
+            self._gate.close()  # after the answer, which was complete before
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application, and let go of it."""
@@ -147,8 +152,8 @@ class SecureTransport(asyncio.Protocol):
 
     def gated(self, departures: Departures) -> SocketGate:
         """Return a gate that is before the socket from now on: what is held is encrypted."""
-        gate = self._socket = departures.gate(self._socket)
-        return gate
+        self._gate = self._socket = departures.gate(self._socket)
+        return self._gate
 
     def write(self, data: bytes) -> None:
         """Encrypt and send."""
@@ -166,9 +171,15 @@ class SecureTransport(asyncio.Protocol):
         if both or self._half_closed:
             self._socket.close()
             return
-        self._timer = asyncio.get_running_loop().call_later(self._shutdown, self._socket.abort)
+        if self._gate is None:
+            self._await_end()
+        else:
+            self._gate.then(self._await_end)
         self._socket.resume_reading()
         asyncio.get_running_loop().call_soon(self.data_received, b"")
+
+    def _await_end(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._shutdown, self._socket.abort)
 
     def abort(self) -> None:
         """End at once."""

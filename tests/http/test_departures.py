@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -145,8 +146,10 @@ def test_bytes_leave_in_windows_whatever_is_at_work(threads: int) -> None:
     ended = threading.Event()
     for _ in range(threads):
         threading.Thread(target=_busy, args=(ended,), daemon=True).start()
-    windows, reader = _with_gate(lambda gate: _some(gate, 300_000 if threads else 0))
-    ended.set()
+    try:
+        windows, reader = _with_gate(lambda gate: _some(gate, 300_000 if threads else 0))
+    finally:
+        ended.set()
     assert [b"head %d\n" % number for number in range(ROUNDS)] == [data for _, data in reader.came]
     assert statistics.median(_beside(windows, at) for at, _ in reader.came) <= windows.width_ns + 300_000
 
@@ -207,6 +210,75 @@ def test_an_end_waits_for_what_leaves() -> None:
         await gate.leave(time.monotonic())
 
     assert b"" == _with_gate(lost)[1].all
+
+
+class Broken(asyncio.Transport):
+    """A transport of no socket, which takes nothing."""
+
+    aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: Any) -> None:
+        raise OSError(len(data))
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_what_fails_for_one_lets_the_others_go_on() -> None:
+    """Neither its socket nor its transport stops the sender, or what leaves in the same window; also the next one."""
+    broken = [Broken(), Broken()]
+
+    async def work(gate: SocketGate) -> None:
+        for number in range(2):
+            gates = [gate._departures.gate(broken[number]), gate]
+            due = time.monotonic() + 0.05
+            for each in gates:
+                each.hold()
+                each.write(b"x")
+            await asyncio.gather(*(each.leave(due) for each in gates))
+
+    assert b"xx" == _with_gate(work)[1].all
+    assert all(each.aborted for each in broken)
+
+
+def test_the_end_of_the_sender_lets_nobody_wait() -> None:
+    """What it had is left to the event loop."""
+    async def work(gate: SocketGate) -> None:
+        gate.hold()
+        gate.write(b"x")
+        leaving = asyncio.ensure_future(gate.leave(time.monotonic() + 0.5))
+        await asyncio.sleep(0)
+        gate._departures.close()
+        await leaving
+
+    assert b"x" == _with_gate(work)[1].all
+
+
+def test_each_answer_leaves_at_its_own_time() -> None:
+    """One that is held while others leave, or waits beside them, neither joins them nor is released with them."""
+    times: list[float] = []
+
+    async def answer(gate: SocketGate, own: int, wait: float) -> None:
+        gate.hold(own)
+        gate.write(b"%d" % own)
+        await gate.leave(time.monotonic() + wait, own)
+        gate.release(own)
+        times.append(time.monotonic())
+
+    async def work(gate: SocketGate) -> None:
+        began = time.monotonic()
+        await asyncio.gather(*(answer(gate, own, own / 2) for own in (1, 2, 3)))
+        assert [True] * 3 == [at >= began + own / 2 - INTERVAL for at, own in zip(times, (1, 2, 3), strict=True)]
+
+    reader = _with_gate(work)[1]
+    assert [b"1", b"2", b"3"] == [data for _, data in reader.came]
+    assert reader.came[2][0] - reader.came[0][0] > (1 - 2 * INTERVAL) * NS
 
 
 def test_windows_are_used_by_many_at_once() -> None:

@@ -58,23 +58,29 @@ def run(tmp_path: Path) -> Callable[[str, Callable[[Waiting, str], Awaitable[Any
     def runs(kind: str, scenario: Callable[[Waiting, str], Awaitable[Any]]) -> Any:
         async def main() -> Any:
             app = Waiting()
-            config = uvicorn.Config(app, http=protocol.Protocol, ws="none", lifespan="off", log_config=None,
-                                    proxy_headers=False, timeout_keep_alive=5)
-            config.load()
-            place = listen_unix("x", tmp_path / "socket") if kind == "unix" else listen_tcp("x", "127.0.0.1", 0)
-            if kind == "tls":
-                certificate, key, _ = _own_certificate(tmp_path)
-                listener = Listener(name="x", kind="tls", port=1, certificate=str(certificate), private_key=str(key))
-                attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
-                place.tls, place.url = tls.OperatorIdentity(listener, attestor), place.url.replace("http", "https")
-            state = uvicorn.server.ServerState()
-            door = Door(place, protocol.Arrivals(config, state, {}, 10), handshake=5, shutdown=5)
-            try:
-                return await asyncio.wait_for(scenario(app, place.url), 60)
-            finally:
-                door.close()
+            return await serve(app, kind, tmp_path, lambda url: scenario(app, url), {})
         return asyncio.run(main())
     return runs
+
+
+async def serve(app: Any, kind: str, folder: Path, scenario: Callable[[str], Awaitable[Any]], shared: dict[str, Any], *,
+                shutdown: float = 5) -> Any:
+    """Go through a scenario with the URL of an application's listener."""
+    config = uvicorn.Config(app, http=protocol.Protocol, ws="none", lifespan="off", log_config=None,
+                            proxy_headers=False, timeout_keep_alive=5)
+    config.load()
+    place = listen_unix("x", folder / "socket") if kind == "unix" else listen_tcp("x", "127.0.0.1", 0)
+    if kind == "tls":
+        certificate, key, _ = _own_certificate(folder)
+        listener = Listener(name="x", kind="tls", port=1, certificate=str(certificate), private_key=str(key))
+        attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
+        place.tls, place.url = tls.OperatorIdentity(listener, attestor), place.url.replace("http", "https")
+    state = uvicorn.server.ServerState()
+    door = Door(place, protocol.Arrivals(config, state, shared, 10), handshake=5, shutdown=shutdown)
+    try:
+        return await asyncio.wait_for(scenario(place.url), 60)
+    finally:
+        door.close()
 
 
 GET = head("GET", "/")

@@ -187,7 +187,7 @@ class Reply:
         if self._gate is None:
             await self._exchange.pacer.leave()
         else:
-            self._gate.hold()
+            self._gate.hold(self)
 
     async def _out(self, data: bytes, *, more: bool) -> None:
         """Send a part of the body, with all that is kept."""
@@ -196,12 +196,12 @@ class Reply:
         pacer = self._exchange.pacer
         if pacer.due is not None and self._gate is not None:
             due, pacer.due = pacer.due, None
-            await self._gate.leave(due)
+            await self._gate.leave(due, self)
 
     def release(self) -> None:
         """Keep nothing of an answer that is over."""
         if self._gate is not None:
-            self._gate.release()
+            self._gate.release(self)
 
     async def _refuse_alike(self, head: Message, body: bytes) -> None:
         """Send a refusal as the stream leaves that it was asked for."""
