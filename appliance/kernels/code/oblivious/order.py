@@ -28,7 +28,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from appliance.kernels.code.oblivious.sweep import pick
+from appliance.kernels.code.oblivious.sweep import loaded, pick
 from appliance.kernels.compiler.emit import F32, I32, I64, Code, Val, vector
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.registry import kernel
@@ -113,15 +113,15 @@ def _moved(code: Code, row: Val, lanes: tuple[Val, Val, Val], hole: Val, zero: V
     """Emit the step of a row: what comes from `far`, else a hole where something goes, else what is
     there. See `sweep` for the zero."""
     comes, goes, far = lanes
-    there, here = code.load(row + far, I32, LANES), code.load(row, I32, LANES) + zero
-    code.store(row, comes.select(there, goes.select(hole, here)))
+    there, here = loaded(code, code.load(row + far, I32, LANES), code.load(row, I32, LANES))
+    code.store(row, comes.select(there, goes.select(hole, here + zero)))
 
 
 @operation(types.void, i64, i64, i64, i32, i32, i64, i32)
 def step_forward(code: Code, values: Val, names: Val, away: Val, step: Val, hole: Val, far: Val, zero: Val) -> None:
     """Move 16 entries by a step. `far` is its bytes, or 0 where nothing comes from there."""
     bits, nothing = code.splat(step, LANES), code.splat(zero, LANES)
-    there, here = code.load(away + far, I32, LANES), code.load(away, I32, LANES)
+    there, here = loaded(code, code.load(away + far, I32, LANES), code.load(away, I32, LANES))
     reach = code.splat(far.compare("!=", 0).convert("sext", I32), LANES)
     comes, goes = (there & bits & reach).compare("!=", 0), (here & bits).compare("!=", 0)
     _moved(code, values, (comes, goes, far), code.splat(hole, LANES), nothing)
@@ -167,7 +167,8 @@ def _more(x: Val, y: Val, s: Val, t: Val) -> Any:
 @operation(types.void, i64, i64, i64, i64, i64)
 def exchange(code: Code, keys: Val, payloads: Val, far: Val, up: Val, zero: Val) -> None:
     """Put 8 pairs and those `far` bytes on in order; `up` is -1, or 0 for a falling one."""
-    x, y, s, t = (code.load(row + more, I64, _HALF) for row in (keys, payloads) for more in (far * 0, far))
+    x, y, s, t = loaded(code, *(code.load(row + more, I64, _HALF) for row in (keys, payloads)
+                                for more in (far * 0, far)))
     rises, nothing = code.splat(up, _HALF).compare("!=", 0), code.splat(zero, _HALF)
     swap = Val(code, code.b.icmp_signed("==", _more(x, y, s, t), rises.ir))
     for row, low, high in ((keys, x, y), (payloads, s, t)):
@@ -181,7 +182,7 @@ def _within(distance: int) -> Any:
 
     @operation(types.void, i64, i64, i64, i64, i64)
     def exchange_within(code: Code, keys: Val, payloads: Val, first: Val, size: Val, zero: Val) -> None:
-        x, s = code.load(keys, I64, _HALF), code.load(payloads, I64, _HALF)
+        x, s = loaded(code, code.load(keys, I64, _HALF), code.load(payloads, I64, _HALF))
         y, t, nothing = x.shuffle(partner), s.shuffle(partner), code.splat(zero, _HALF)
         lanes = Val(code, ir.Constant(vector(I64, _HALF), list(range(_HALF))))
         rises = ((code.splat(first, _HALF) + lanes) & code.splat(size, _HALF)).compare("==", 0)

@@ -47,6 +47,12 @@ def _load(code: Code, address: Val) -> Val:
     return code.load(address, I32, LANES)
 
 
+def loaded(code: Code, *values: Val) -> list[Val]:
+    """Emit that loads take place. With AVX-512, a number that counts in some lanes only would be
+    loaded under their mask, which touches no page where there are none."""
+    return code.pin(list(values)) if code.target == "avx512vnni" else list(values)
+
+
 @operation(types.void, i64, i64, i64, i64, i64)
 def hash_pairs(code: Code, left: Val, right: Val, buckets: Val, bucket: Val, to: Val) -> None:
     """The bucket of 16 pairs, of so many (a power of two), and a second hash."""
@@ -107,7 +113,8 @@ def _sweep(planes: int, name: str) -> Any:
             lines = [at + LINE * number for number in range(_TOGETHER)]
             first = code.splat((page * entries_of_page(planes)).convert("trunc", I32), LANES)
             places = [code.load(index + line, I32, LANES) - first for line in lines]
-            found = [[code.load(row + line, I32, LANES) + _nothing(code, table) for row in to] for line in lines]
+            found = [[each + _nothing(code, table) for each in loaded(
+                code, *(code.load(row + line, I32, LANES) for row in to))] for line in lines]
             page_of(code, table + page * PAGE, planes, places, found)
             for line, rows in zip(lines, found, strict=True):
                 for row, value in zip(to, rows, strict=True):
@@ -127,10 +134,9 @@ sweep_numbers, sweep_pairs = _sweep(1, "sweep_numbers"), _sweep(3, "sweep_pairs"
 def match_pairs(code: Code, left: Val, right: Val, first: Val, second: Val, least: Val) -> None:
     """Rank and least of 16 pairs in the place of what their slots have (see `PairTable`): NONE
     where this is another pair."""
-    a, b, reach = (_load(code, row) for row in (first, second, least))
+    a, b, reach, one, other = loaded(code, *(_load(code, row) for row in (first, second, least, left, right)))
     symbols = (1 << SYMBOL_BITS) - 1
-    hit = Val(code, code.b.and_((a & symbols).compare("==", _load(code, left)).ir,
-                                (b & symbols).compare("==", _load(code, right)).ir))
+    hit = Val(code, code.b.and_((a & symbols).compare("==", one).ir, (b & symbols).compare("==", other).ir))
     rank = (a >> SYMBOL_BITS) | ((b >> SYMBOL_BITS) << (32 - SYMBOL_BITS))
     code.store(first, hit.select(rank, rank.like(NONE)))
     code.store(least, hit.select(reach, reach.like(NONE)))
