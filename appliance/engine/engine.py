@@ -49,6 +49,12 @@ _STOPS = MAX_STOPS * (MAX_LENGTH * "\U0001f600",)
 _TIMES = 5  # a pass that is timed runs: the quickest counts, since others may have the processors meanwhile
 
 
+def _drawn(scratch: Scratch) -> GenerationRequest:
+    """An answer of which a pass that is timed draws tokens."""
+    return GenerationRequest((DUMMY_TOKEN,), 1 + _TIMES, Sampling(temperature=1.0), ignore_end=True,
+                             stop=() if scratch.sweep is None else _STOPS)
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """How a model is to run. Only `kv_cache` and `rope` change a bit of an answer."""
@@ -207,15 +213,12 @@ class Engine:
 
     def pass_seconds(self, rows: int) -> float:
         """Time a pass of so many rows at its dearest: those of answers, and of their prompts, are
-        at the end of full contexts, and a token is drawn for each answer; by sweeps with the
-        longest stop strings that a request may have. The engine must be idle; nothing of it stays.
-        """
+        at the end of full contexts, and a token is drawn for each answer. With sweeps each has the
+        longest stop strings. The engine must be idle; nothing of it stays."""
         answers, plan = self.concurrent, Plan()
         self.acquire()
         try:
-            request = GenerationRequest((DUMMY_TOKEN,), 1 + _TIMES, Sampling(temperature=1.0), ignore_end=True,
-                                        stop=() if self._scratch.sweep is None else _STOPS)
-            drawn = [self.generation(request) for _ in range(answers)]
+            drawn = [self.generation(_drawn(self._scratch)) for _ in range(answers)]
             with self._seats.claim([self.context] * answers) as slots:
                 starts = list[tuple[int, int]]()
                 for index, slot in enumerate(slots):

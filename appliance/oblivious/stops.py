@@ -24,8 +24,8 @@ _WORD = 64
 
 
 class StopTable:
-    """Stop strings, one after the other, in the memory of one answer. A call reads whole words of 64
-    places of each part: all of them lie in it."""
+    """Stop strings, one after the other, in the memory of one answer. A call reads whole words of
+    64 places of each part: all of them lie in it."""
 
     def __init__(self, words: Sequence[bytes]) -> None:
         """Longest first. Errors as of `LockedBuffer`."""

@@ -70,8 +70,8 @@ def issue(key: ec.EllipticCurvePrivateKey, carried: Evidence, names: Sequence[st
 
 
 def _fitting(carried: Evidence) -> Evidence:
-    """Evidence without what makes it long, where it is; /v1/attestation has the whole. Of the
-    collateral, the report's own comes first, and goes in first."""
+    """Evidence without what makes it long, where it is; /v1/attestation has the whole. The report's
+    own collateral comes first, and goes in first."""
     room, kept = MAX_COLLATERAL_TEXT, list[str]()
     for each in carried.collateral:
         if len(each) <= room:

@@ -107,8 +107,8 @@ class PortableReference(Frozen):
 
 def endorsed(reference: PortableReference, tds: tuple[TdxRow, ...], launches: tuple[SnpRow, ...]) -> PortableReference:
     """Return a reference with rows of a firmware that somebody else than the builder vouches for.
-    A value of theirs has no second row, which would be of no security version. What the builder
-    says of RTMR 0 beside it goes on to hold."""
+    A value of theirs has no second row, which would be of no security version. The builder's
+    word on RTMR 0 beside it goes on to hold."""
     theirs, digests_of = {row.mrtd: row for row in tds}, {row.launch_digest for row in launches}
     strict = [row.model_copy(update={"svn": theirs[row.mrtd].svn}) for row in reference.tdx
               if row.mrtd in theirs and row.source == theirs[row.mrtd].source and row.rtmr[0] is not None]
