@@ -34,6 +34,7 @@ from appliance.policy.schema import Policy
 _IMAGE = frozenset({"measurement", "mrtd", "rtmr1", "rtmr2", "pcr4", "pcr9", "pcr11", "pcr12"})
 _SIGNED_AT = 100  # in each platform's report, a byte that is signed
 _LONG_AGO = "2020-01-01T00:00:00"
+CPUS = 7  # which a machine seldom has
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Attack:
     boot: Callable[[Launch, Path], Launch] | None = None
     platforms: frozenset[str] = frozenset(NAMES)
     own: bool = False
+    shapes: bool = False  # only where the image's measurements do not allow this number of processors
     sessions: bool = False  # only where the policy binds evidence to TLS sessions
 
     def beside_the_point(self, policy: Policy, first: Sight, platform: str) -> str:
@@ -131,7 +133,7 @@ def _clock(given: Launch, folder: Path) -> Launch:
 
 
 def _cpus(given: Launch, folder: Path) -> Launch:
-    return replace(given, words=(*given.words, "--cpus", "7"))
+    return replace(given, words=(*given.words, "--cpus", str(CPUS)))
 
 
 _HARDWARE = frozenset(NAMES) - {SIMULATED.name}
@@ -152,7 +154,7 @@ ATTACKS: dict[str, Attack] = {
                            boot=_copy(copies.program(".cmdline", copies.command_line)), platforms=_HARDWARE),
     "root": Attack("boot with another root file system", _IMAGE, boot=_copy(copies.root), platforms=_HARDWARE),
     "cpus": Attack("boot with another number of processors", _IMAGE, boot=_cpus, platforms=frozenset({"sev-snp"}),
-                   own=True),
+                   own=True, shapes=True),
     "clock": Attack("set the machine's clock to another year", frozenset({"certificate-expired", "certificate"}),
                     boot=_clock, platforms=_HARDWARE, own=True),
 }

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import __version__
 from appliance.acceptance import bundle, machine, materials, sight
-from appliance.acceptance.attacks import ATTACKS, Attack, Scene
+from appliance.acceptance.attacks import ATTACKS, CPUS, Attack, Scene
 from appliance.acceptance.bundle import Manifest, Trial
 from appliance.acceptance.judge import GOOD, is_good, words_of
 from appliance.acceptance.machine import AcceptanceError, Launch, Machine
@@ -157,6 +157,9 @@ def _beside_the_point(attack: Attack, run: _Run, scene: Scene, platform: str) ->
     """Return why an attack cannot be tried here; empty where it can."""
     if attack.own and run.plan.command != machine.BOOT and platform in attack.platforms:
         return "the machine is booted by a command of its owner"
+    known = run.verifier.reference.known
+    if attack.shapes and known is not None and known.measurements.allows(CPUS):
+        return f"the image's reference allows {CPUS} processors"
     return attack.beside_the_point(run.verifier.reference.policy.policy, scene.first, platform)
 
 

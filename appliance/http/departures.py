@@ -243,11 +243,10 @@ class Departures:
     def _sent(self, due: list[Parting], window: int) -> list[int]:
         """Send each at a random time in the window, in their order; how much each socket took. No
         socket is closed meanwhile. Where something fails, the rest is not sent."""
-        opening, width = self.windows.opening(window), self.windows.width_ns
-        times = sorted(opening + secrets.randbelow(width) for _ in due)
-        secrets.SystemRandom().shuffle(due)
-        done: list[int] = []
+        opening, width, done = self.windows.opening(window), self.windows.width_ns, list[int]()
         with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
+            times = sorted(opening + secrets.randbelow(width) for _ in due)
+            secrets.SystemRandom().shuffle(due)
             for leaving in due:
                 stack.enter_context(leaving.gate.lock)
             done.extend(map(operator.call, [

@@ -158,6 +158,16 @@ def test_an_image_with_another_policy_in_it_breaks(tmp_path: Path) -> None:
         assert ("breaks" == made.risk) == bool(rules)
 
 
+def test_shapes_of_one_image_that_come_and_go(tmp_path: Path) -> None:
+    """Further shapes break nothing that runs; machines of a shape that is gone are refused by new clients."""
+    policy = load(fake.write_policy(tmp_path, "sev-snp", evidence=""))
+    few, more = fake.measured(), fake.measured(launch=(fake.LAUNCH, b"\x21" * 48))
+    for measured, who, breaks in (((few, more), "OLD", False), ((more, few), "NEW", True)):
+        made = plan.make(Materials(policy, policy, measured=measured))
+        assert [(f"clients and brokers with {who}'s measurements", ("measurement",), breaks)] == [
+            (each.who, each.rules, each.breaks) for each in made.refusals]
+
+
 IMAGE_CHANGES: dict[str, dict[str, Any]] = {
     "firmware": {"mrtd": b"\x77" * 48}, "kernel": {"rtmrs": (None, b"\x78" * 48, fake.RTMRS[2], None)},
     "initrd": {"rtmrs": (None, fake.RTMRS[1], b"\x79" * 48, None)}, "nothing": {},

@@ -11,6 +11,7 @@ from typing import Any
 from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.parts import messagepack
 from appliance.errors import AttestationError
+from tests.fuzz.envelopes_fuzz import spots_of
 from tests.support import envelopes
 
 KINDS = ("tdx", "gcp-tdx", "sev-snp", "aws-nitro-tpm", "nitro-enclave")
@@ -28,16 +29,6 @@ def _attestations() -> tuple[dict[str, Any], ...]:
     return found
 
 
-def _spots(value: Any) -> list[tuple[Any, Any]]:
-    """Each member of a map and the first items of a list, at any depth: (what holds it, name or place)."""
-    places = list(value) if isinstance(value, dict) else list(range(min(len(value), 2)))
-    found = [(value, place) for place in places]
-    for place in places:
-        if isinstance(value[place], dict | list):
-            found += _spots(value[place])
-    return found
-
-
 def _value(form: int, data: bytes) -> Any:
     """A value made of bytes: themselves, a list, a number, a text, a map, or what MessagePack they are."""
     if form % 6 == 0:
@@ -52,7 +43,7 @@ def fuzz(data: bytes) -> None:
     raw = data[1:]
     if data[:1] not in (b"", b"\0") and len(data) > 2:
         attestation = copy.deepcopy(_attestations()[data[0] % len(_attestations())])
-        holder, place = (spots := _spots(attestation))[data[1] % len(spots)]
+        holder, place = (spots := spots_of(attestation, 2))[data[1] % len(spots)]
         holder[place] = _value(data[2], data[3:])
         raw = envelopes.message(attestation)
     try:

@@ -27,13 +27,13 @@ def _envelopes() -> tuple[Any, ...]:
             *provider_envelopes.every())
 
 
-def _spots(value: Any) -> list[tuple[Any, Any]]:
-    """Each member of an object or its first list items, at any depth: (what holds it, name or place)."""
-    places = list(value) if isinstance(value, dict) else list(range(min(len(value), 3)))
+def spots_of(value: Any, items: int = 3) -> list[tuple[Any, Any]]:
+    """Each member of an object or the first items of a list, at any depth: (what holds it, name or place)."""
+    places = list(value) if isinstance(value, dict) else list(range(min(len(value), items)))
     found = [(value, place) for place in places]
     for place in places:
         if isinstance(value[place], dict | list):
-            found += _spots(value[place])
+            found += spots_of(value[place], items)
     return found
 
 
@@ -52,7 +52,7 @@ def fuzz(data: bytes) -> None:
     raw = data[1:]
     if data[:1] not in (b"", b"\0") and len(data) > 2:
         envelope = json.loads(json.dumps(_envelopes()[data[0] % len(_envelopes())]))
-        holder, place = (spots := _spots(envelope))[data[1] % len(spots)]
+        holder, place = (spots := spots_of(envelope))[data[1] % len(spots)]
         holder[place] = _value(data[2], data[3:])
         raw = json.dumps(envelope).encode()
     name = registry.recognise(raw)

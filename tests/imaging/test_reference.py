@@ -417,3 +417,13 @@ def test_measurements_and_a_reference_are_one_or_the_other(capsys: pytest.Captur
         main(["verify", "https://127.0.0.1:1", "--policy", "p", "--measurements", "a", "--reference", "b"])
     assert 2 == ended.value.code
     assert "--measurements and --reference are given: keep one" in capsys.readouterr().err
+
+
+def test_which_numbers_of_processors_a_host_may_choose(folder: Path) -> None:
+    """Those that are predicted, or all up to the reference's most: `accept` tries another one where there is one."""
+    known = _made(folder)
+    shapes = known.reference.sev_snp
+    assert shapes is not None
+    assert [True, True, False] == [known.allows(count) for count in (1, shapes.max_vcpus, shapes.max_vcpus + 1)]
+    predicted = fake.measured(launch=(b"\1" * 48, b"\2" * 48))
+    assert [True, True, False] == [predicted.allows(count) for count in (1, 2, 3)]

@@ -78,6 +78,10 @@ class Measurements(Frozen):
         launch of it is known."""
         return frozenset(bytes.fromhex(each.launch_digest) for each in self.snp_rows() if each.image)
 
+    def allows(self, vcpus: int) -> bool:
+        """Whether an SEV-SNP launch with so many virtual CPUs may be one of the image's."""
+        return any(each.vcpus == vcpus for each in self.snp_rows() if each.image)
+
     def tdx_mrtds(self) -> frozenset[bytes]:
         """The MRTDs that are accepted, 48 bytes each. They say which firmware started; the RTMRs
         say what it booted."""
@@ -160,6 +164,11 @@ class DerivedMeasurements(SourcedMeasurements):
         """The measurements with the row of a launch digest, if the reference has such a launch."""
         rows, told = portable.launched(self.reference, digest)
         return self.model_copy(update={"sev_snp": rows, "told": told})
+
+    def allows(self, vcpus: int) -> bool:
+        """Whether the builder allows so many virtual CPUs."""
+        shapes = self.reference.sev_snp
+        return shapes is not None and vcpus <= shapes.max_vcpus
 
     def launches(self) -> str:
         """The shape of the launch, or why none has its digest."""

@@ -50,12 +50,31 @@ def refusals(old: Measurements, new: Measurements, policy_sha384: str) -> Iterat
     if new.policy_sha384 not in (None, policy_sha384):
         yield Denial("clients with NEW", OTHER_IMAGE, ("measured-policy",), "build and predict an image with NEW",
                      breaks=True)
-    by_platform: dict[str, list[str]] = {}
-    for each in compare(old, new):
-        by_platform.setdefault(each.platform, []).append(each.rule)
-    for platform, rules in by_platform.items():
-        yield Denial("clients and brokers with OLD's measurements", f"{platform} machines with NEW's image",
-                     tuple(rules), "give them NEW's measurements, signed by the builder", breaks=True)
+    if old.image == new.image:
+        yield from _of_shapes(old, new)
+    else:
+        for platform, rules in _by_platform(compare(old, new)):
+            yield Denial("clients and brokers with OLD's measurements", f"{platform} machines with NEW's image",
+                         rules, "give them NEW's measurements, signed by the builder", breaks=True)
     if old.policy_sha384 != new.policy_sha384 and new.policy_sha384 is not None:
         yield Denial("the boot of NEW's image", "any policy but its own", ("policy",),
                      "build an image again for each change of the policy")
+
+
+def _of_shapes(old: Measurements, new: Measurements) -> Iterator[Denial]:
+    """Yield who refuses machines of one image: other shapes of them are allowed than before, or
+    another firmware, of which none is kept."""
+    gone = {each.platform for each in compare(old, new) if not each.kept}
+    for platform, rules in _by_platform(compare(old, new)):
+        yield Denial("clients and brokers with OLD's measurements", f"{platform} machines that only NEW allows", rules,
+                     "give them NEW's measurements before such machines start", breaks=platform in gone)
+    for platform, rules in _by_platform(compare(new, old)):
+        yield Denial("clients and brokers with NEW's measurements", f"{platform} machines that only OLD allows",
+                     rules, "end such machines first, or allow their shape in NEW's", breaks=True)
+
+
+def _by_platform(changes: list[ImageChange]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    rules: dict[str, list[str]] = {}
+    for each in changes:
+        rules.setdefault(each.platform, []).append(each.rule)
+    return ((platform, tuple(found)) for platform, found in rules.items())
