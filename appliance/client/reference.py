@@ -40,11 +40,24 @@ REBUILD = ("appliance image build DEPLOYMENT.hcl -o OUT && appliance image predi
 @dataclass(frozen=True)
 class KnownImage:
     """Measurements and why they are believed: `signed_by` is the builder's key, None where the
-    caller vouches. `firmware_by` names another signer, of a firmware."""
+    caller vouches. `firmware_by` names another signer, of a firmware, whose certificate ends at
+    `firmware_until`."""
 
     measurements: Measurements
     signed_by: bytes | None = None
     firmware_by: str = ""
+    firmware_until: datetime | None = None
+
+    def finding(self, at: datetime) -> Finding:
+        """Whose word the measurements are, and whether it holds at a time: a client may run on for
+        longer than a certificate."""
+        also = f"; {self.firmware_by}" if self.firmware_by else ""
+        if self.firmware_until is not None and at > self.firmware_until:
+            return Finding("measurements", "fails", f"{self.firmware_by}, whose certificate ended at "
+                           f"{self.firmware_until:%Y-%m-%dT%H:%M:%SZ}")
+        if self.signed_by is None:
+            return Finding("measurements", "not checked", f"taken as given, unsigned; rebuild them: {REBUILD}{also}")
+        return Finding("measurements", "holds", f"signed by ed25519:{self.signed_by.hex()}{also}")
 
 
 @dataclass(frozen=True)
@@ -80,18 +93,15 @@ class Reference:
     def findings(self, at: datetime) -> list[Finding]:
         """The findings on the reference itself, before any evidence: whose measurements, who
         approved, and what the builder's release log says of them at that time."""
-        return [*self._own_findings(), *([] if self.releases is None else [self.releases.finding(
+        return [*self._own_findings(at), *([] if self.releases is None else [self.releases.finding(
             None if self.known is None else hashlib.sha384(self.known.measurements.to_json()).hexdigest(),
             self.policy.digest.hex(), at, self.max_release_age)])]
 
-    def _own_findings(self) -> list[Finding]:
+    def _own_findings(self, at: datetime) -> list[Finding]:
         found = [desk.finding(self.policy.policy, self.policy.digest, self.approvals)]
         if self.known is None:
             return [*found, Finding("measurements", "not checked", "none given")]
-        by = self.known.signed_by
-        also = f"; {self.known.firmware_by}" if self.known.firmware_by else ""
-        found.append(Finding("measurements", "not checked", f"taken as given, unsigned; rebuild them: {REBUILD}{also}")
-                     if by is None else Finding("measurements", "holds", f"signed by ed25519:{by.hex()}{also}"))
+        found.append(self.known.finding(at))
         found.append(_gate(self.known.measurements))
         baked = self.known.measurements.policy_sha384
         if baked is not None:
@@ -215,7 +225,8 @@ def _endorsed(known: KnownImage | None, document: Path, roots: Roots) -> KnownIm
         _read(document, endorsement.MAX_BYTES), at=datetime.now(UTC), root=roots.others.get("gce", endorsement.ROOT),
         certificates=walks.load(keyfile.read(beside, "root"), beside.name) if beside.exists() else ())
     return replace(known, measurements=known.measurements.endorsed(launches.tdx_rows(said), launches.snp_rows(said)),
-                   firmware_by=f"a firmware by {said.signer}, sha384:{said.firmware_sha384.hex()}")
+                   firmware_by=f"a firmware by {said.signer}, sha384:{said.firmware_sha384.hex()}",
+                   firmware_until=said.until)
 
 
 def _releases(options: Options, key: str | None) -> Releases | None:

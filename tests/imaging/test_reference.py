@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,11 @@ def test_google_s_firmware_is_known_on_the_day(folder: Path, tmp_path: Path, giv
     assert judge.reference.known is not None
     assert known.to_json() == judge.reference.known.measurements.to_json()
     assert given == any("a firmware by" in each.detail for each in found.findings if each.rule == "measurements")
+    until = judge.reference.known.firmware_until
+    assert given == (until is not None)
+    if until is not None:  # a client that runs for longer than the certificate of Google's
+        later = [judge.reference.findings(until + timedelta(seconds=passed)) for passed in (0, 1)]
+        assert [[], ["measurements"]] == [[each.rule for each in some if each.outcome == "fails"] for some in later]
 
 
 def test_an_endorsement_sets_no_register_free(folder: Path) -> None:

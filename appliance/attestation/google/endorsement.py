@@ -48,6 +48,7 @@ class LaunchEndorsement:
     snp_svn: int | None
     snp: Mapping[int, bytes]
     signer: str
+    until: datetime  # the end of the signer's certificate, or of the root's where that is sooner
 
 
 def read(data: bytes, *, at: datetime, certificates: Iterable[x509.Certificate] = (),
@@ -61,7 +62,7 @@ def read(data: bytes, *, at: datetime, certificates: Iterable[x509.Certificate] 
     outer = Message(_bounded(data), "launch endorsement")
     signed = outer.content(1)
     golden = Message(signed, "golden measurement")
-    leaf = _leaf(golden, at, certificates, root)
+    leaf, until = _leaf(golden, at, certificates, root)
     key = leaf.public_key()
     if not isinstance(key, rsa.RSAPublicKey) or key.key_size < walks.MIN_RSA_BITS:
         raise golden.malformed("its certificate has no RSA key of 2,048 bits at least")
@@ -71,7 +72,7 @@ def read(data: bytes, *, at: datetime, certificates: Iterable[x509.Certificate] 
         raise ForgedEvidenceError(
             f"launch endorsement: the signature does not verify under {walks.name_of(leaf)}",
             code="gce-endorsement-signature", hint="fetch it again: appliance collateral fetch --gce") from None
-    return _said(golden, walks.name_of(leaf))
+    return _said(golden, walks.name_of(leaf), until)
 
 
 def _bounded(data: bytes) -> bytes:
@@ -80,8 +81,9 @@ def _bounded(data: bytes) -> bytes:
     return data
 
 
-def _leaf(golden: Message, at: datetime, others: Iterable[x509.Certificate], pin: str) -> x509.Certificate:
-    """The certificate that signs, after its short chain holds."""
+def _leaf(golden: Message, at: datetime, others: Iterable[x509.Certificate], pin: str
+          ) -> tuple[x509.Certificate, datetime]:
+    """The certificate that signs, after its short chain holds, and when the first of both ends."""
     leaf = walks.load(golden.content(4), "certificate of the launch endorsement")[0]
     bundle = golden.content(6)
     candidates = [*others, *(walks.load(bundle, "bundle of the launch endorsement") if bundle.strip() else ())]
@@ -94,7 +96,7 @@ def _leaf(golden: Message, at: datetime, others: Iterable[x509.Certificate], pin
     walks.check_critical(leaf, (x509.ExtendedKeyUsage.oid,))
     for each in (root, leaf):
         walks.check_valid(each, at)
-    return leaf
+    return leaf, min(each.not_valid_after_utc for each in (root, leaf))
 
 
 def shaped(data: bytes) -> None:
@@ -106,13 +108,13 @@ def shaped(data: bytes) -> None:
         raise golden.malformed("it has no signature, or no certificate")
 
 
-def _said(golden: Message, signer: str) -> LaunchEndorsement:
+def _said(golden: Message, signer: str, until: datetime) -> LaunchEndorsement:
     stamp = golden.message(1, "timestamp")
     tdx, snp = golden.message(8, "VMTdx"), golden.message(7, "VMSevSnp")
     found = LaunchEndorsement(
         datetime.fromtimestamp(0 if stamp is None else stamp.number(1, (1 << 33) - 1), UTC),
         golden.content(5, 48), None if tdx is None else tdx.number(1), () if tdx is None else _tdx(tdx),
-        None if snp is None else snp.number(1), {} if snp is None else _snp(snp), signer)
+        None if snp is None else snp.number(1), {} if snp is None else _snp(snp), signer, until)
     if not found.tdx and not found.snp:
         raise golden.malformed("names neither an MRTD nor a launch digest")
     return found
