@@ -5,6 +5,10 @@ PYTHON is that of an environment with the wheel `xllamacpp`. Both servers have a
 clients, 16 at most. Each client streams answers to prompts that nobody has sent before, one after
 the other; both servers get the same, one after the other, in an order that turns. The table has
 seconds to the first token, milliseconds between pieces of text, and tokens a second of all clients.
+
+With `--guidellm PYTHON` the load and the figures are guidellm's, in one round. PYTHON is that of an
+environment with guidellm 0.8.1: `python -m tests.clients.programs guidellm` leaves one in
+build/clients.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import numpy as np
 
 from appliance.cli import numbers
 from benchmarks import commandline, report
+from benchmarks.tenants import guidellm
 from benchmarks.tenants.chats import Llama, until_up
 from benchmarks.tenants.load import ENDS, KEPT_BIAS, spread
 from benchmarks.tenants.served import MODEL, Deployment, Served, key_of
@@ -84,7 +89,13 @@ def measured(model: Path, clients: int, args: argparse.Namespace) -> dict[str, d
                f"  prompt_tokens = {PROMPT[1]}\n"
                f'  generation_tokens = {ANSWER[1]}\n  first_token_timeout = "10m"')
     with Served(deployment) as served, Llama(args.llama, model, threads, places) as llama:
-        return asyncio.run(rounds({NAMES[0]: served.port, NAMES[1]: llama.port}, clients, args))
+        ports = {NAMES[0]: served.port, NAMES[1]: llama.port}
+        if args.guidellm is None:
+            return asyncio.run(rounds(ports, clients, args))
+        for port in ports.values():
+            asyncio.run(until_up(port))
+        return {name: guidellm.measured(args.guidellm, port, key_of(TENANT), clients, max(2 * clients, args.requests))
+                for name, port in ports.items()}
 
 
 def table_of(found: dict[int, dict[str, dict[str, Any]]]) -> list[str]:
@@ -103,6 +114,7 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="demo", help=f"{commandline.NAMES}, or a GGUF file (default: demo)")
     parser.add_argument("--llama", type=Path, required=True, metavar="PYTHON", help="of an environment with xllamacpp")
+    parser.add_argument("--guidellm", type=Path, metavar="PYTHON", help="of one with guidellm, which is the load then")
     parser.add_argument("--clients", type=numbers.whole(1, 512), nargs="+", default=list(CLIENTS), help="crowds")
     parser.add_argument("--requests", type=numbers.whole(1, 10_000), default=48,
                         help="of a round, by all clients; at least two of each (default: %(default)s)")
