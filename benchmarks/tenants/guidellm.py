@@ -1,5 +1,7 @@
-"""The load of guidellm, as `crowds` measures by it: so many streams of texts that it makes up, whose
-first tokens, gaps and speed are its own figures. A tokenizer of bytes is made for it."""
+"""The load of guidellm, as `crowds` measures by it: so many streams of texts that it makes up.
+
+First tokens, gaps and speed are its own figures. A tokenizer of bytes is made for it.
+"""
 
 from __future__ import annotations
 
