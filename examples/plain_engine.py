@@ -280,6 +280,10 @@ def rotate(x: Array, turns: Array, pairs: str = "neighbours") -> Array:
     return out
 
 
+CACHES = {"f16": ("f16", "f16"), "q8": ("q8", "q8"), "q4": ("q4", "q4"), "q8q4": ("q8", "q4")}
+"""The forms of keys, and of values, by `kv_cache`."""
+
+
 def grouped(x: Array) -> Array:
     """Elements (..., E) in groups of 32 (..., groups, 32), the last filled up with zeros."""
     missing = -x.shape[-1] % 32
@@ -287,8 +291,8 @@ def grouped(x: Array) -> Array:
 
 
 def kept(x: Array, cache: str) -> tuple[Array, Array]:
-    """The cache's form of keys or values (..., E): numbers (..., groups, n) and a scale for each
-    group."""
+    """Keys or values (..., E) in f16, q8 or q4: numbers (..., groups, n) and a scale for each group.
+    """
     x = np.clip(x, F32(-65504), F32(65504))
     if cache == "f16":
         return half(x)[..., None, :], np.ones((*x.shape[:-1], 1), F32)
@@ -577,9 +581,9 @@ class Model:
 
     def __init__(self, data: bytes, cache: str = "f16", context: int | None = None,
                  rope: Mapping[str, Any] | None = None) -> None:
-        """`data`: the GGUF file; `cache`: how keys and values are kept, f16, q8 or q4; `context`:
-        positions that the sequence may have, which some models turn heads by; `rope`: how a policy
-        extends them."""
+        """`data`: the GGUF file; `cache`: how keys and values are kept (CACHES); `context`: positions
+        that the sequence may have, which some models turn heads by; `rope`: how a policy extends
+        them."""
         self.file, self.cache = Gguf(data), cache
         self.family = self.file.metadata.get("general.architecture")
         if rope:
@@ -690,7 +694,8 @@ class Model:
             value = norm(value.reshape(-1, size), np.ones(size, F32), self.epsilon)
         query, key, value = (part.reshape(rows, -1, size) for part in (query, key, value))
         query = self.shaped(layer, "attn_q_norm", query) * self.scale(heads, size)[-rows:, None, None]
-        new = [*kept(self.shaped(layer, "attn_k_norm", key), self.cache), *kept(value, self.cache)]
+        of_keys, of_values = CACHES[self.cache]
+        new = [*kept(self.shaped(layer, "attn_k_norm", key), of_keys), *kept(value, of_values)]
         if layer in self.past:
             new = [np.concatenate(both) for both in zip(self.past[layer], new, strict=True)]
         self.past[layer] = new
@@ -1143,7 +1148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the GGUF file")
     parser.add_argument("answer", metavar="ANSWER", type=Path,
                         help="what `appliance infer POLICY --prompt TEXT --json` printed")
-    parser.add_argument("--cache", choices=("f16", "q8", "q4"), default="f16", help="kv_cache of the policy (f16)")
+    parser.add_argument("--cache", choices=CACHES, default="f16", help="kv_cache of the policy (f16)")
     parser.add_argument("--context", type=int, help="positions of a slot, which models with long factors depend on")
     args = parser.parse_args(arguments)
     try:

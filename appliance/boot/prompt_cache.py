@@ -106,7 +106,7 @@ class PromptCache:
             raise
         self._device = device
         self.shelf = PageShelf(self._keeper, self._keys, bound, at=page_format.BLOCK, places=page.context,
-                               half=page.half_nbytes)
+                               halves=page.halves)
         self._keeper.start()
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class EngineParts:
 class PageKind:
     """The pages of keys and values of an engine."""
 
-    half_nbytes: int  # bytes of the keys of a page; its values have as many
+    halves: tuple[int, int]  # bytes of the keys of a page, and of its values
     arithmetic: str  # all that their bits depend on, beside the model's file: one line each
     kept: int  # most that are kept in memory of earlier texts
     context: int  # those of a whole context
@@ -285,7 +285,7 @@ class Engine:
             raise EngineError("llama.cpp runs this model: its keys and values cannot be kept",
                               hint="leave --cache out")
         rope = "" if self.rope is None else f"rope yarn {self.rope.factor!r} {self.rope.original}\n"
-        return PageKind(cache.page_stride, f"kv_cache {cache.kind}\npage {PAGE}\ncontext {cache.context}\n"
+        return PageKind(cache.halves, f"kv_cache {cache.kind}\npage {PAGE}\ncontext {cache.context}\n"
                         f"arithmetic {ARITHMETIC}\n{rope}", self._prefix_pages, pages_of(cache.context),
                         cache.states.stride, len(cache.states.rooms))
 

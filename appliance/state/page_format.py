@@ -57,11 +57,6 @@ class RecordKind:
 PAGES, STATES = RecordKind(RECORD_MAGIC, KEYS, b"page\n"), RecordKind(b"APS2", PIECES, b"state\n")
 
 
-def record_nbytes(half: int) -> int:
-    """Bytes of a record of a page whose keys, and whose values, have `half` bytes."""
-    return content_nbytes((half, half))
-
-
 def content_nbytes(parts: Sequence[int]) -> int:
     """Bytes of a record whose content has parts of so many bytes."""
     return -(-(BODY_AT + sum(parts) + TAG_BYTES * len(parts)) // BLOCK) * BLOCK

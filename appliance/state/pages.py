@@ -147,16 +147,16 @@ class PageWriter:
 class PageShelf:
     """The pages of one model. Implements the engine's `Shelf`."""
 
-    def __init__(self, keeper: PageWriter, keys: PageKeys, binding: bytes, *, at: int, places: int, half: int,
-                 states: int = 0, state: int = 0) -> None:
+    def __init__(self, keeper: PageWriter, keys: PageKeys, binding: bytes, *, at: int, places: int,
+                 halves: tuple[int, int], states: int = 0, state: int = 0) -> None:
         """`binding`: of this shelf alone, see `page_format.shelf_binding`. Records begin at byte
-        `at`: those of `places` pages, then those of `states`. `half`: bytes of the keys of a page,
-        and of its values; `state`: those of a state. StateError where another shelf has the
+        `at`: those of `places` pages, then those of `states`. `halves`: bytes of the keys of a
+        page, and of its values; `state`: those of a state. StateError where another shelf has the
         binding."""
         keys.bind(binding)
         self._keeper, self._keys, self._binding = keeper, keys, binding
         self._at, self._places, self._states = at, places, states
-        self._strides = {PAGES: page_format.record_nbytes(half), STATES: page_format.content_nbytes(pieces(state))}
+        self._strides = {PAGES: page_format.content_nbytes(halves), STATES: page_format.content_nbytes(pieces(state))}
 
     @property
     def places(self) -> int:

@@ -58,7 +58,7 @@ class Sessions:
         for (model, page), size in zip(wanted, sizes, strict=True):
             self._shelves[model.policy.name] = PageShelf(
                 self._keeper, self._keys, binding(model.policy.name, at, model.pin, page.arithmetic), at=at,
-                places=page.kept, half=page.half_nbytes, states=page.states, state=page.state_nbytes)
+                places=page.kept, halves=page.halves, states=page.states, state=page.state_nbytes)
             at += size
         self._failed = failed
         self._keeper.tend, self._keeper.failed = self._keys.tend, self._end
@@ -107,7 +107,7 @@ class Sessions:
 
 def shelf_nbytes(page: PageKind) -> int:
     """Bytes of the disk for what is kept of a model's texts."""
-    return (page_format.record_nbytes(page.half_nbytes) * page.kept
+    return (page_format.content_nbytes(page.halves) * page.kept
             + page_format.content_nbytes(pieces(page.state_nbytes)) * page.states)
 
 

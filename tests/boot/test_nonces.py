@@ -164,9 +164,9 @@ def test_two_shelves_of_one_binding_stop_the_boot(tmp_path: Path) -> None:
     with shelves.running(shelves.blank(tmp_path), KIND) as opened:
         for keys in (opened.keys, FileKeys(_key(), bytes(32))):
             bound = sessions.binding("chat", opened.at, b"\1" * 32, KIND.arithmetic)
-            PageShelf(opened.keeper, keys, bound, at=opened.at, places=1, half=KIND.half_nbytes)
+            PageShelf(opened.keeper, keys, bound, at=opened.at, places=1, halves=KIND.halves)
             with pytest.raises(StateError, match=f"one binding .shelf chat, place {opened.at}.") as caught:
-                PageShelf(opened.keeper, keys, bound, at=opened.at, places=1, half=KIND.half_nbytes)
+                PageShelf(opened.keeper, keys, bound, at=opened.at, places=1, halves=KIND.halves)
             assert "state-shelves" == caught.value.code
 
 

@@ -24,7 +24,7 @@ def deploy(folder: Path, model: str = "Q8_0", more: str = "") -> Path:
     """A policy with one small model."""
     folder.mkdir(exist_ok=True)
     (folder / "tiny.gguf").write_bytes(synthetic_model(model))
-    return write_policy(folder, {"tiny": folder / "tiny.gguf"}, limits=LIMITS, model=more)
+    return write_policy(folder, {"tiny": folder / "tiny.gguf"}, limits=LIMITS, model=more, schema=2)
 
 
 def run(policy: Path, cache: Path | None, text: str = TEXT, key: Path | None = None) -> Answer:
@@ -35,7 +35,7 @@ def run(policy: Path, cache: Path | None, text: str = TEXT, key: Path | None = N
         return session.run(Ask(text, raw=True, max_tokens=70, temperature=0.7, seed=1))
 
 
-@pytest.mark.parametrize("kind", ["f16", "q8", "q4"])
+@pytest.mark.parametrize("kind", ["f16", "q8", "q4", "q8q4"])
 def test_the_next_run_finds_it(kind: str, tmp_path: Path) -> None:
     """All whole pages of the prompt are found, those of the answer too by a prompt that goes on from it; the answers
     are those without a file. Both files are for their owner alone."""
@@ -61,12 +61,12 @@ def test_the_specification_opens_it(tmp_path: Path) -> None:
     with open_session(policy, threads=1) as session:
         page = session._running.engine.page
     bound = pages_by_spec.binding("", 4096, sha256((tmp_path / "a" / "tiny.gguf").read_bytes()), page.arithmetic)
-    found = list(pages_by_spec.records(data, {number: secret}, bound, page.half_nbytes))
+    found = list(pages_by_spec.records(data, {number: secret}, bound, page.halves))
     text = [*answer.prompt_tokens, *answer.tokens]
     wanted = [tuple(text[at:at + 64]) for at in range(0, (len(text) - 1) // 64 * 64, 64)]
     assert wanted == [each.tokens for each in found]
     assert all(each.keys and each.values for each in found)
-    assert [] == list(pages_by_spec.records(data, {number: bytes(32)}, bound, page.half_nbytes))
+    assert [] == list(pages_by_spec.records(data, {number: bytes(32)}, bound, page.halves))
 
 
 def test_files_that_do_not_fit(tmp_path: Path) -> None:

@@ -288,5 +288,5 @@ def test_layers_with_a_state_have_no_pages() -> None:
     """The bytes of a page are those of the layers that attend; a state has no more than its rows."""
     shape = family_models.architecture("lfm2")
     with running() as engine:
-        assert 2 * 2 * 64 * 32 * 2 == engine._cache.page_stride * 2  # two heads of one layer, keys and values
+        assert 2 * 2 * 64 * 32 * 2 == engine._cache.page_stride  # two heads of one layer, keys and values
         assert 3 * 2 * 4 * shape.embedding == engine._cache.states.stride == state_nbytes(shape)

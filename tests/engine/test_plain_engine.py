@@ -111,7 +111,8 @@ def test_models_have_the_engines_bits(name: str) -> None:
     assert np.array_equal(_bits(plain_engine.Model(synthetic_model(name)).logits(ids)), _bits(found))
 
 
-@pytest.mark.parametrize(("name", "cache"), [("mixed", "f16"), ("mixed", "q8"), ("mixed", "q4"), ("rope-yarn", "q4")])
+@pytest.mark.parametrize(("name", "cache"), [("mixed", "f16"), ("mixed", "q8"), ("mixed", "q4"),
+                                            ("rope-yarn", "q4"), ("mixed", "q8q4")])
 def test_long_contexts_and_caches(name: str, cache: str) -> None:
     """More positions than a span, cut at other places; keys and values of 16, 8 and 4 bits."""
     model = plain_engine.Model(synthetic_model(name), cache)

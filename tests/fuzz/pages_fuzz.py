@@ -16,7 +16,7 @@ TOKENS = b"".join(number.to_bytes(4, "little") for number in range(64))
 
 def record() -> bytes:
     """A record."""
-    found = bytearray(page_format.record_nbytes(HALF))
+    found = bytearray(page_format.content_nbytes((HALF, HALF)))
     label = Label(*NAME, 2, 5, TENANT, bytearray(TOKENS))
     page_format.seal(found, AT, label, _ciphers(), (memoryview(PAGE[0]), memoryview(PAGE[1])))
     return bytes(found)
@@ -54,8 +54,8 @@ def fuzz(data: bytes) -> None:
     opened = page_format.open_page(body, AT, NAME, pages, content)
     if (bytes(content[0]), bytes(content[1])) != (PAGE if opened else (bytes(HALF), bytes(HALF))):
         raise AssertionError("served what nobody wrote")
-    whole = bytes(AT) + body.ljust(page_format.record_nbytes(HALF), b"\0") + bytes(512)
-    read = list(pages_by_spec.records(whole, {NAME[0]: KEY}, BINDING, HALF))
+    whole = bytes(AT) + body.ljust(page_format.content_nbytes((HALF, HALF)), b"\0") + bytes(512)
+    read = list(pages_by_spec.records(whole, {NAME[0]: KEY}, BINDING, (HALF, HALF)))
     if (label is not None) != bool(read) or (label is not None and opened) != bool(
             read and read[0].keys is not None and read[0].values is not None):
         raise AssertionError("two readers find two records")

@@ -118,8 +118,8 @@ def _gather(suffix: str) -> bytes:
 
 
 def _remember(kind: str) -> bytes:
-    return b"".join(caches.blocks(kind, kernel_attention.cached(part), keys=part == "keys").tobytes()
-                    for part in ("keys", "values"))
+    return b"".join(caches.blocks(each, kernel_attention.cached(part), keys=part == "keys").tobytes()
+                    for part, each in zip(("keys", "values"), plain_engine.CACHES[kind], strict=True))
 
 
 def matrix(name: str, data: bytes, rows: int, columns: int) -> plain_engine.Matrix:
@@ -142,8 +142,9 @@ def _product(suffix: str) -> bytes:
 def _attend(kind: str) -> bytes:
     """States of query rows: largest score, last position, sums of weights, weighted values."""
     size, found = kernel_attention.HEAD_SIZE, []
-    (keys, key_scales), (values, value_scales) = (plain_engine.kept(kernel_attention.cached(part)[:, None], kind)
-                                                  for part in ("keys", "values"))
+    (keys, key_scales), (values, value_scales) = (
+        plain_engine.kept(kernel_attention.cached(part)[:, None], each)
+        for part, each in zip(("keys", "values"), plain_engine.CACHES[kind], strict=True))
     for rows in kernel_attention.TILES:
         scores = plain_engine.scores_of(kernel_attention.queries(rows)[:, None], keys, key_scales, kind)
         last = np.array(kernel_attention.positions(rows))

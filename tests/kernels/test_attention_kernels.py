@@ -73,11 +73,13 @@ def attended(query, keys, values, positions, kind="f16", *, sinks=None, window=0
     `sinks` (rows,) are natural ones; `window`: positions that a row sees, 0: all."""
     rows, size = query.shape
     padding = ((0, -len(keys) % PAGE), (0, 0))  # what lies behind the end must not matter
-    blocks = [caches.blocks(kind, np.pad(x.astype(np.float32), padding, constant_values=7.5), keys=x is keys)
+    blocks = [caches.blocks(caches.form(kind, keys=x is keys),
+                            np.pad(x.astype(np.float32), padding, constant_values=7.5), keys=x is keys)
               for x in (keys, values)]
+    stride = max(head_nbytes(kind, size))  # of keys and values alike
     order = np.random.default_rng(len(keys)).permutation(len(blocks[0]))  # where each page lies
-    cache = [placed(each[np.argsort(order)]) for each in blocks]
-    pages = placed(order.astype(np.int64) * head_nbytes(kind, size))
+    cache = [placed(np.pad(each[np.argsort(order)], ((0, 0), (0, stride - each.shape[1])))) for each in blocks]
+    pages = placed(order.astype(np.int64) * stride)
     asked, out, scratch = placed(query), placed(query), Memory(SCRATCH_NBYTES)
     if kind != "f16":
         kernels().function("query_q8")(asked.address, rows, size)
@@ -98,7 +100,8 @@ def plain(query, keys, values, positions, kind="f16", *, sinks=None, window=0):
     asked = caches.query(kind, query)
     for row, position in enumerate(positions):
         seen = slice(max(0, position + 1 - window) if window else 0, position + 1)
-        k, v = (caches.decoded(kind, x[seen].astype(np.float32)).astype(np.float64) for x in (keys, values))
+        k, v = (caches.decoded(caches.form(kind, keys=x is keys), x[seen].astype(np.float32)).astype(np.float64)
+                for x in (keys, values))
         scores = k @ asked[row] * np.log(2)
         every = scores if sinks is None else np.append(scores, sinks[row])
         weights = np.exp(scores - every.max())
@@ -124,14 +127,14 @@ def test_stored_bytes(size, kind):
     x[1, 5:7, 1], x[:, 7, 1], x[0, 8, 2], x[:, 9, 0] = [np.inf, -np.inf], 1e30, 1e-42, np.float32(-65504)
     x[:, 10] = rng.choice([-3.0, 3.0], size)
     x[0, 11, -2:], x[1, 12, 5], x[:, 49, 2:4] = np.nan, np.nan, np.nan
-    found = [Memory(2 * head_nbytes(kind, size)) for _ in range(2)]
+    found = [Memory(2 * nbytes) for nbytes in head_nbytes(kind, size)]
     for position in range(PAGE + 5):
         key, value = placed(x[0, position]), placed(x[1, position])
-        block = position // PAGE * head_nbytes(kind, size)
-        kernels().function(f"remember_{kind}")(key.address, value.address, found[0].address + block,
-                                               found[1].address + block, position % PAGE, size)
+        to = [memory.address + position // PAGE * nbytes
+              for memory, nbytes in zip(found, head_nbytes(kind, size), strict=True)]
+        kernels().function(f"remember_{kind}")(key.address, value.address, *to, position % PAGE, size)
     for memory, rows, keys in zip(found, x, (True, False), strict=True):
-        expected = caches.blocks(kind, rows, keys=keys, values=x[1])
+        expected = caches.blocks(caches.form(kind, keys=keys), rows, keys=keys, values=x[1])
         assert np.array_equal(expected, memory.view(np.uint8).reshape(2, -1))
 
 
@@ -214,5 +217,5 @@ def test_equal_scores_give_the_mean(kind):
     """With a query of zeros every visible position counts the same."""
     _, keys, values = inputs(48, 1, 130)
     found = attended(np.zeros((1, 48), np.float32), keys, values, [129], kind)
-    kept = caches.decoded(kind, values.astype(np.float32)).astype(np.float64)
+    kept = caches.decoded(caches.form(kind, keys=False), values.astype(np.float32)).astype(np.float64)
     assert np.allclose(kept.mean(0), found[0], atol=1e-6)

@@ -118,7 +118,7 @@ def test_seats_of_dummy_rows_are_reckoned(tmp_path: Path, tiny_model: Path) -> N
     running = models.load(policy.models[0], ModelFile(tiny_model), given)
     engine = running.engine
     seats, cache = engine._seats.dummies, engine._cache
-    expected = len(seats) * cache.row_stride + cache.nbytes - 2 * cache.page_stride * engine.pages
+    expected = len(seats) * cache.row_stride + cache.nbytes - cache.page_stride * engine.pages
     running.close()
     assert expected == found[True] - found[False]
 

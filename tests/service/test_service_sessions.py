@@ -92,7 +92,7 @@ def _pages(model: Path, text: str) -> tuple[list[int], int, list[tuple[bytes, by
         found = [tuple(map(bytes, engine._cache.views(page))) for page in
                  engine._cache.pages_below(0, len(ids) // PAGE * PAGE)]
         steps.close()
-        return list(ids), engine.page.half_nbytes, found  # type: ignore[return-value]
+        return list(ids), engine.page.halves[0], found  # type: ignore[return-value]
 
 
 def _memory(server: Server, wanted: list[bytes]) -> list[bool]:

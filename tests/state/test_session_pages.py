@@ -31,7 +31,7 @@ from tests.support.environment import unmeasured
 from tests.support.shelves import LIFETIME, SECRET, Clock, Open, start
 
 HALF = 6000
-KIND = PageKind(HALF, "kv_cache f16\npage 64\ncontext 400\narithmetic 1\n", 6, 6)
+KIND = PageKind((HALF, HALF), "kv_cache f16\npage 64\ncontext 400\narithmetic 1\n", 6, 6)
 MODEL = b"\1" * 32
 TENANTS = ("one", "two")
 PARTIAL: dict[str, Callable[[int], int]] = {
@@ -95,7 +95,7 @@ def test_a_new_process_finds_them_and_so_does_the_specification(tmp_path: Path) 
     counter, _, keys = max(pages_by_spec.tables(SECRET, identity, data))
     assert struct.pack("<QI", counter, 1) == [frame.payload for frame in frames if frame.kind == 3][-1]
     found = list(pages_by_spec.records(data, {number: key for number, (*_, key) in keys.items()}, pages_by_spec.binding(
-        "tiny", first.at, MODEL.hex(), KIND.arithmetic), HALF))
+        "tiny", first.at, MODEL.hex(), KIND.arithmetic), KIND.halves))
     assert expected(1, 2, 3) == {each.tokens[0]: (each.keys, each.values) for each in found}
     assert [each.tokens for each in found] == [tuple(map(int, tokens(seed))) for seed in (1, 2, 3)]
 
@@ -199,7 +199,7 @@ def test_what_they_are_bound_to(other: str, tmp_path: Path) -> None:
             start(disk, KIND, secret=bytes(range(2, 34)))
         assert "state-tampered" == caught.value.code
         return
-    kind = PageKind(HALF, KIND.arithmetic.replace("f16", "q8"), 6, 6) if other == "format" else KIND
+    kind = PageKind((HALF, HALF), KIND.arithmetic.replace("f16", "q8"), 6, 6) if other == "format" else KIND
     again = start(disk, kind, model=b"\2" * 32 if other == "model" else MODEL,
                   labels=("other",) if other == "label" else ("tiny",))
     assert {} == read(again, ("two",) if other == "tenant" else TENANTS)
@@ -214,7 +214,7 @@ def test_altered_bytes_are_not_served(tmp_path: Path) -> None:
     put(opened, 0, 1)
     put(opened, 1, 2)
     opened.close()
-    good, stride = disk.read_bytes(), page_format.record_nbytes(HALF)
+    good, stride = disk.read_bytes(), page_format.content_nbytes((HALF, HALF))
     used = page_format.BODY_AT + 2 * (HALF + 16)
     ignored = range(page_format.LABEL_END, page_format.BODY_AT)
     for at in {*range(24), *random.Random(1).sample(range(24, used), 60)} - set(ignored):
@@ -258,7 +258,7 @@ def test_what_is_too_old_does_not_open(tmp_path: Path) -> None:
     again = start(disk, KIND, clock=clock)
     assert {} == read(again)
     again.close()
-    tables = slice(opened.disk.end + page_format.record_nbytes(HALF) * 6, None)
+    tables = slice(opened.disk.end + page_format.content_nbytes((HALF, HALF)) * 6, None)
     assert old[tables] != disk.read_bytes()[tables]
     data = bytearray(disk.read_bytes())
     data[tables] = old[tables]  # the host puts both tables back: the log knows better
@@ -320,7 +320,7 @@ def test_a_policy_without_sessions_destroys_the_keys(tmp_path: Path) -> None:
 def test_no_room(tmp_path: Path) -> None:
     """A disk that is too small for sessions beside its log stops the boot, and says what would help."""
     with pytest.raises(StateError) as caught:
-        start(shelves.blank(tmp_path, 4 << 20), PageKind(1 << 20, "", 2, 2))
+        start(shelves.blank(tmp_path, 4 << 20), PageKind((1 << 20, 1 << 20), "", 2, 2))
     assert "state-full" == caught.value.code
     assert "make the disk larger" in (caught.value.hint or "")
 

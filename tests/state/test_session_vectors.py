@@ -42,7 +42,7 @@ def test_the_vectors_of_the_specification() -> None:
 
 
 def _padded(record: dict[str, Any]) -> bytes:
-    return bytes.fromhex(record["bytes"]).ljust(page_format.record_nbytes(VECTORS["half"]), b"\0")
+    return bytes.fromhex(record["bytes"]).ljust(page_format.content_nbytes([VECTORS["half"]] * 2), b"\0")
 
 
 def _ciphers(record: dict[str, Any], shelf: int | None = None):
@@ -60,7 +60,8 @@ def _opens(data: bytes, record: dict[str, Any], shelf: int | None = None) -> tup
     label = None if tenant is None else page_format.open_label(data, at, labels, tenant)
     whole = page_format.open_page(data, at, name, pages, (content[0], content[1]))
     bound = VECTORS["shelves"][record["shelf"] if shelf is None else shelf]["binding"].encode()
-    found = list(pages_by_spec.records(bytes(at) + data + bytes(512), {2: bytes.fromhex(VECTORS["key"])}, bound, half))
+    found = list(pages_by_spec.records(bytes(at) + data + bytes(512), {2: bytes.fromhex(VECTORS["key"])}, bound,
+                                       (half, half)))
     assert (label is not None) == bool(found)
     if label is not None and whole:
         assert found == [pages_by_spec.Page(at, name, tuple(record["before"]), page_format.tenant_digest(

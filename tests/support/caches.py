@@ -8,6 +8,12 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 F32 = np.float32
 BLOCK = 64  # positions
+_MIXED = {"q8q4": ("q8", "q4")}
+
+
+def form(kind: str, *, keys: bool) -> str:
+    """The format of keys, or of values, in a cache of this kind."""
+    return _MIXED.get(kind, (kind, kind))[0 if keys else 1]
 
 
 def _finite(x: Floats) -> Floats:

@@ -145,7 +145,7 @@ def states(data: bytes, keys: dict[int, bytes], bound: bytes, size: int) -> Iter
         yield State(at, (key, number), (page_key, page_number), tenant, content or None)
 
 
-def records(data: bytes, keys: dict[int, bytes], bound: bytes, half: int) -> Iterator[Page]:
+def records(data: bytes, keys: dict[int, bytes], bound: bytes, halves: Sequence[int]) -> Iterator[Page]:
     """Every record whose label opens under one of some keys, wherever it begins."""
     for at in range(0, len(data) - 512, 4096):
         magic, zero, key, number = struct.unpack_from("<4sIQQ", data, at)
@@ -166,5 +166,5 @@ def records(data: bytes, keys: dict[int, bytes], bound: bytes, half: int) -> Ite
             continue
         before_key, before_number = struct.unpack_from("<QQ", label)
         yield Page(at, (key, number), (before_key, before_number), tenant, struct.unpack_from("<64i", label, 16),
-                   opened(b"page\n" + tenant, 1, 512, half + 16),
-                   opened(b"page\n" + tenant, 2, 512 + half + 16, half + 16))
+                   opened(b"page\n" + tenant, 1, 512, halves[0] + 16),
+                   opened(b"page\n" + tenant, 2, 512 + halves[0] + 16, halves[1] + 16))

@@ -72,9 +72,10 @@ class ReferenceModel:
 
     def _rounded(self, q: Floats, k: Floats, v: Floats) -> tuple[Floats, Floats, Floats]:
         kind = self.round_cache if isinstance(self.round_cache, str) else "f16"
-        flat = [x.reshape(-1, x.shape[-1]) for x in (q, k, v)]
-        kept = [caches.query(kind, flat[0]).astype(np.float32), *(caches.decoded(kind, x) for x in flat[1:])]
-        return kept[0].reshape(q.shape), kept[1].reshape(k.shape), kept[2].reshape(v.shape)
+        asked, keys, values = (x.reshape(-1, x.shape[-1]) for x in (q, k, v))
+        return (caches.query(kind, asked).astype(np.float32).reshape(q.shape),
+                caches.decoded(caches.form(kind, keys=True), keys).reshape(k.shape),
+                caches.decoded(caches.form(kind, keys=False), values).reshape(v.shape))
 
     def _feed_forward(self, layer: int, x: Floats) -> Floats:
         gate = self._project(x, layer, "ffn_gate")

@@ -56,7 +56,7 @@ ALL = (
     Circumstances(slots=4, prefixes=True), Circumstances(slots=8, prefixes=True, speculate=True, rows=16),
     Circumstances(slots=2, streamed=True), Circumstances(slots=8, streamed=True, speculate=True),
     Circumstances(slots=4, streamed=True, prefixes=True), Circumstances(slots=4, kv_cache="q8", prefixes=True),
-    Circumstances(slots=8, kv_cache="q4", speculate=True))
+    Circumstances(slots=8, kv_cache="q4", speculate=True), Circumstances(slots=2, kv_cache="q8q4", prefixes=True))
 
 
 @contextmanager

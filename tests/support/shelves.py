@@ -81,7 +81,7 @@ def start(path: Path, page: PageKind, *, model: bytes = b"\1" * 32, clock: Clock
         disk._device.close()
         raise
     shelves = [PageShelf(keeper, keys, binding(label, place, model, page.arithmetic), at=place, places=page.kept,
-                         half=page.half_nbytes, states=page.states, state=page.state_nbytes)
+                         halves=page.halves, states=page.states, state=page.state_nbytes)
                for label, place in zip(labels, range(at, at + size * len(labels), size), strict=True)]
     if threads:
         keeper.tend = keys.tend

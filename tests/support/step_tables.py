@@ -162,8 +162,8 @@ class _Judge:
     def cache(self) -> None:
         """Strides of the cache within each other, and its kernels."""
         limits = self.limits
-        for address in (self.step.KEYS, self.step.VALUES):
-            self.found("cache", address, self.pages.pages * self.pages.page_stride, READ | WRITE)
+        _require("cache", self.step.VALUES == self.step.KEYS + self.pages.halves[0])
+        self.found("cache", self.step.KEYS, self.pages.pages * self.pages.page_stride, READ | WRITE)
         _require("cache", -(-limits.context // PAGE) * Numbers.nbytes <= self.step.PAGES_STRIDE)
         self.found("cache", self.step.PAGES, limits.slots * self.step.PAGES_STRIDE, READ)
         for code in (self.step.REMEMBER, self.step.ATTEND):
@@ -274,8 +274,9 @@ class _Judge:
         _require("buffer", table.GATED == int(FAMILIES[self.shape.family].output_gate))
         _require("buffer", table.KEY == 4 * (1 + table.GATED) * layer.query_width
                  and table.VALUE in (0, 4 * layer.kv_width))
-        _require("cache", table.HEAD_STRIDE > 0 and table.PLACE >= 0
-                 and table.PLACE + table.KV_HEADS * table.HEAD_STRIDE <= self.pages.page_stride)
+        for place, stride, nbytes in ((table.PLACE, table.HEAD_STRIDE, self.pages.halves[0]),
+                                      (table.VALUE_PLACE, table.VALUE_STRIDE, self.pages.halves[1])):
+            _require("cache", stride > 0 and place >= 0 and place + table.KV_HEADS * stride <= nbytes)
         if table.TURNS:
             _require("vector", 0 < table.TURNED <= size and 4 * table.TURNED <= table.TURNS_STRIDE)
             self.found("vector", table.TURNS, table.TURNS_STRIDE * limits.context, READ)

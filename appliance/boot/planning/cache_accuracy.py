@@ -13,7 +13,7 @@ from types import MappingProxyType
 from appliance.models.file.metadata import Metadata
 
 BAD = 0.5  # nats: above it a third of the best tokens are others
-FIX = 'kv_cache = "q8", or "f16"'
+FIX = 'kv_cache = "q8q4" (schema 2), "q8" or "f16"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,13 @@ class Measured:
 
 MEASURED: Mapping[tuple[str, str], Measured] = MappingProxyType({
     ("llama", "q8"): Measured("SmolLM2 135M Instruct", 0.0058, 94),
+    ("llama", "q8q4"): Measured("SmolLM2 135M Instruct", 0.0356, 89),
     ("llama", "q4"): Measured("SmolLM2 135M Instruct", 0.158, 81),
     ("gemma3", "q8"): Measured("Gemma 3 270M", 0.0054, 98),
+    ("gemma3", "q8q4"): Measured("Gemma 3 270M", 0.0122, 95),
     ("gemma3", "q4"): Measured("Gemma 3 270M", 0.0711, 91),
     ("qwen2", "q8"): Measured("Qwen2.5-Coder 0.5B Instruct", 0.0827, 95),
+    ("qwen2", "q8q4"): Measured("Qwen2.5-Coder 0.5B Instruct", 0.083, 95),
     ("qwen2", "q4"): Measured("Qwen2.5-Coder 1.5B Instruct", 3.05, 36),
 })
 """By family and format, the worst model of each."""

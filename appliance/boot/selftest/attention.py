@@ -41,23 +41,24 @@ def positions(rows: int) -> list[int]:
     return [POSITIONS - 1 - 9 * row for row in range(rows)]
 
 
-def _filled(table: KernelTable, cache_format: str, pages: Sequence[int]) -> list[Memory]:
+def _filled(table: KernelTable, cache_format: str, pages: Sequence[int], strides: tuple[int, int]) -> list[Memory]:
     """Keys and values, stored position by position; each page of positions at its number of
-    `pages`."""
-    stride = head_nbytes(cache_format, HEAD_SIZE)
+    `pages`, and pages `strides` bytes apart."""
     rows = [inputs.placed(cached(part)) for part in ("keys", "values")]
-    cache = [Memory(len(pages) * stride) for _ in rows]
+    cache = [Memory(len(pages) * stride) for stride in strides]
     remember = table.function(f"remember_{cache_format}")
     for position in range(POSITIONS):
         key, value = (row.address + 4 * HEAD_SIZE * position for row in rows)
-        to_keys, to_values = (memory.address + pages[position // PAGE] * stride for memory in cache)
+        to_keys, to_values = (memory.address + pages[position // PAGE] * stride
+                              for memory, stride in zip(cache, strides, strict=True))
         remember(key, value, to_keys, to_values, position % PAGE, HEAD_SIZE)
     return cache
 
 
 def remember(table: KernelTable, cache_format: str) -> bytes:
     """The bytes of keys, then of values."""
-    return b"".join(memory.view(np.uint8).tobytes() for memory in _filled(table, cache_format, range(_PAGES)))
+    filled = _filled(table, cache_format, range(_PAGES), head_nbytes(cache_format, HEAD_SIZE))
+    return b"".join(memory.view(np.uint8).tobytes() for memory in filled)
 
 
 def query(table: KernelTable) -> bytes:
@@ -70,8 +71,9 @@ def query(table: KernelTable) -> bytes:
 def attend(table: KernelTable, cache_format: str) -> bytes:
     """The states of the rows of all TILES. Pages are not in the order of positions."""
     order = range(_PAGES - 1, -1, -1)
-    cache, found, pages = _filled(table, cache_format, order), [], Memory(8 * _PAGES)
-    pages.view(np.int64)[:] = np.array(order) * head_nbytes(cache_format, HEAD_SIZE)
+    stride = max(head_nbytes(cache_format, HEAD_SIZE))
+    cache, found, pages = _filled(table, cache_format, order, (stride, stride)), [], Memory(8 * _PAGES)
+    pages.view(np.int64)[:] = np.array(order) * stride
     for rows in TILES:
         asked = inputs.placed(queries(rows))
         if cache_format != "f16":

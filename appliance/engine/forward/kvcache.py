@@ -1,9 +1,9 @@
 """The memory of keys and values: an arena of pages, which sequences take as they grow and give back
 at their end.
 
-A page holds the keys and values of 64 positions of all layers: arrays (pages, layers, key-value
-heads) of keys, and the same of values behind them. The content of one head in a page depends on the
-format of the cache: binary16, or 8 or 4 bits with a scale for every 32 elements (`attention.f16`,
+A page holds the keys and values of 64 positions of all layers: an array (layers, key-value heads)
+of keys, and the same of values behind them. The content of one head in a page depends on the format
+of the cache: binary16, or 8 or 4 bits with a scale for every 32 elements (`attention.f16`,
 `attention.quantised`). The arena is made once, and nothing grows afterwards. A free page is always
 zero: giving back the last reference to a page wipes it.
 
@@ -37,19 +37,23 @@ NOWHERE = -1 << 46  # the offset of no page: no address is there, so a kernel th
 
 @dataclass(frozen=True, slots=True)
 class LayerPlace:
-    """The place of a layer in a page of keys, or of values, in bytes."""
+    """The place of a layer among the keys, and among the values, of a page, and the bytes of a head
+    of each."""
 
-    offset: int
-    head_stride: int
+    keys: int
+    key_stride: int
+    values: int
+    value_stride: int
 
 
-def _places(architecture: Architecture, kind: str) -> tuple[list[LayerPlace], int]:
-    """The place of each layer, and the bytes of all."""
-    places, offset = [], 0
+def _places(architecture: Architecture, kind: str) -> tuple[list[LayerPlace], tuple[int, int]]:
+    """The place of each layer, and the bytes of the keys, and of the values, of all."""
+    places, keys, values = [], 0, 0
     for layer in architecture.every:
-        places.append(LayerPlace(offset, head_nbytes(kind, layer.head_size)))
-        offset += layer.kv_heads * places[-1].head_stride
-    return places, offset
+        of_key, of_value = head_nbytes(kind, layer.head_size)
+        places.append(LayerPlace(keys, of_key, values, of_value))
+        keys, values = keys + layer.kv_heads * of_key, values + layer.kv_heads * of_value
+    return places, (keys, values)
 
 
 def pages_of(positions: int) -> int:
@@ -61,7 +65,7 @@ def page_nbytes(architecture: Architecture, kind: str = "f16") -> int:
     """Bytes of keys and values of one page; EngineError for a format that there is not."""
     if kind not in CACHE_FORMATS:
         raise EngineError(f"there is no KV cache of format {kind!r}", hint=f"allowed: {', '.join(CACHE_FORMATS)}")
-    return 2 * _places(architecture, kind)[1]
+    return sum(_places(architecture, kind)[1])
 
 
 def slot_nbytes(architecture: Architecture, context: int, kind: str = "f16") -> int:
@@ -86,13 +90,13 @@ class KVCache:
         if self.pages < self.pages_a_slot:
             raise EngineError(f"a KV cache of {self.pages} pages; one context takes {self.pages_a_slot}")
         self.slots, self.context, self.kind = slots, context, kind
-        self.layers, self.page_stride = _places(architecture, kind)
+        self.layers, self.halves = _places(architecture, kind)  # bytes of the keys of a page, and of its values
+        self.page_stride = sum(self.halves)
         self.states = States(architecture, slots, states, logs)
-        half = self.page_stride * self.pages
-        self._memory: Memory | None = Memory(2 * half, huge=True)
+        self._memory: Memory | None = Memory(self.page_stride * self.pages, huge=True)
         locked.protect(self._memory.address, self._memory.nbytes, "keys and values", own=self._memory.own)
         self.keys = self._memory.address
-        self.values = self.keys + half
+        self.values = self.keys + self.halves[0]
         self.rows = Memory(WORD_NBYTES * slots * self.pages_a_slot)
         self._offsets = self.rows.view("i8").reshape(slots, self.pages_a_slot)
         self._offsets[:] = NOWHERE
@@ -107,7 +111,7 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes of all pages together, touched or not."""
-        return 2 * self.page_stride * self.pages
+        return self.page_stride * self.pages
 
     @property
     def row_stride(self) -> int:
@@ -193,9 +197,10 @@ class KVCache:
 
     def views(self, page: int) -> tuple[memoryview, memoryview]:
         """The bytes of a page, keys and values, as a slot that has it may read and write them."""
-        kind, at = ctypes.c_char * self.page_stride, page * self.page_stride
-        return (memoryview(kind.from_address(self.keys + at)).cast("B"),
-                memoryview(kind.from_address(self.values + at)).cast("B"))
+        at = page * self.page_stride
+        keys, values = (memoryview((ctypes.c_char * nbytes).from_address(base + at)).cast("B")
+                        for base, nbytes in zip((self.keys, self.values), self.halves, strict=True))
+        return keys, values
 
     def restart(self, slot: int) -> None:
         """Let a slot's pages go, and keep its claim for others in their place. EngineError where
@@ -313,9 +318,7 @@ class KVCache:
 
     def _wipe(self, page: int) -> None:
         if self._memory is not None:
-            for base in (self.keys, self.values):
-                ctypes.memset(base + page * self.page_stride, 0, self.page_stride)
+            ctypes.memset(self.keys + page * self.page_stride, 0, self.page_stride)
 
     def _copy(self, source: int, to: int) -> None:
-        for base in (self.keys, self.values):
-            ctypes.memmove(base + to * self.page_stride, base + source * self.page_stride, self.page_stride)
+        ctypes.memmove(self.keys + to * self.page_stride, self.keys + source * self.page_stride, self.page_stride)

@@ -212,9 +212,9 @@ class ProgramTables:
         words.put(Attention, {
             "HEADS": layer.heads, "KV_HEADS": layer.kv_heads, "HEAD_SIZE": layer.head_size, "WINDOW": layer.window,
             "KEY": (8 if attention.gated else 4) * layer.query_width, "GATED": int(attention.gated),
-            "VALUE": 0 if attention.value_is_key else 4 * layer.kv_width,
-            "SINKS": 0 if attention.sinks is None else self.vector(attention.sinks, layer.heads),
-            "PLACE": place.offset, "HEAD_STRIDE": place.head_stride, **self._scale(layer), **self._rotation(layer),
+            "VALUE": 0 if attention.value_is_key else 4 * layer.kv_width, **self._scale(layer), **self._rotation(layer),
+            "SINKS": 0 if attention.sinks is None else self.vector(attention.sinks, layer.heads), "PLACE": place.keys,
+            "HEAD_STRIDE": place.key_stride, "VALUE_PLACE": place.values, "VALUE_STRIDE": place.value_stride,
         }, base)
         for word, norm in (("QUERY_NORM", attention.query_norm), ("KEY_NORM", attention.key_norm),
                            ("VALUE_NORM", attention.value_norm)):

@@ -59,8 +59,10 @@ class Attention(Table):
     SINKS: int  # address of a float32 for each head of a query: a score that has no value; 0: none
     KEY: int  # bytes from the start of a row of PROJECTED to its keys
     VALUE: int  # bytes from there to its values
-    PLACE: int  # bytes from the start of a page of the cache to this layer's heads
-    HEAD_STRIDE: int  # bytes of a head in a page
+    PLACE: int  # bytes from the start of a page's keys to those of this layer's heads
+    HEAD_STRIDE: int  # bytes of a head's keys in a page
+    VALUE_PLACE: int  # the same of values
+    VALUE_STRIDE: int
     QUERY_NORM: Norm  # of each head of a query
     KEY_NORM: Norm
     VALUE_NORM: Norm

@@ -140,9 +140,10 @@ class Model(Block):
         since=Since(2), default=None, description="A longer context than the file's; absent: the file's own.")
     limits: ModelLimits | None = Field(
         since=Since(2), default=None, description="Bounds and defaults of the model's answers; absent: those of all.")
-    kv_cache: Annotated[Literal["f16", "q8", "q4"], Pick(("f16", "q8", "q4"))] = Field(
-        default="f16", enforced_by="boot/running/load", description="How keys and values are kept: 16, 8 or 4 bits "
-        "each.")
+    kv_cache: Annotated[Literal["f16", "q8", "q4", "q8q4"], Pick(("f16", "q8", "q4", "q8q4"))] = Field(
+        default="f16", enforced_by="boot/running/load", was=Was(1, Pick(("f16", "q8", "q4")), (
+            "How keys and values are kept: 16, 8 or 4 bits each.")),
+        description="How keys and values are kept: 16, 8 or 4 bits each. `\"q8q4\"`: keys with 8, and values with 4.")
     prefix_cache: PrefixCache | None = Field(
         since=Since(2), default=None, description="Keep keys and values for the next text with the same beginning; "
         "absent: everything is wiped when its answer ends.")

@@ -59,7 +59,7 @@ def test_bits_after_a_restart(kind, streamed, tmp_path: Path):
 
 def records(disk, opened, page):
     """Where each record begins on a disk."""
-    stride = page_format.record_nbytes(page.half_nbytes)
+    stride = page_format.content_nbytes(page.halves)
     return [opened.at + place * stride for place in range(page.kept)]
 
 
@@ -177,7 +177,7 @@ def test_any_course(data):
     with tempfile.TemporaryDirectory() as folder:
         disk = shelves.blank(Path(folder))
         cache = KVCache(shape(), 1, 6 * PAGE, pages=6)
-        kind = PageKind(cache.page_stride, "pages", 8, 6)
+        kind = PageKind(cache.halves, "pages", 8, 6)
         flushed = set[tuple[str, str]]()  # tenant, text
         opened = shelves.start(disk, kind, clock=clock)
         persisted = ShelfPages(cache, ("one", "two"), opened.shelf, clock=lambda: clock.running)
@@ -224,7 +224,7 @@ def test_places_are_divided_anew(tmp_path: Path):
     share has; one that comes has places."""
     disk, clock = shelves.blank(tmp_path), shelves.Clock()
     cache = KVCache(shape(), 1, 6 * PAGE, pages=6)
-    opened = shelves.start(disk, PageKind(cache.page_stride, "pages", 8, 6), clock=clock)
+    opened = shelves.start(disk, PageKind(cache.halves, "pages", 8, 6), clock=clock)
     persisted = ShelfPages(cache, ("goes", "stays"), opened.shelf, clock=lambda: clock.running)
 
     def put(tenant: str, text: str) -> int:

@@ -84,7 +84,7 @@ def test_the_pages_of_each_tenant(data):
         clock[0] += data.draw(st.sampled_from([0.0, 0.5, 3.0, 11.0]))
         found = prefixes.find(tenant, ids(text))
         assert (models[tenant].find(text, clock[0]) if tenant in models else 0) == len(found)
-        assert [ord(letter) for letter in text[:len(found)]] == [int(content(cache, page)[0, 0]) for page in found]
+        assert [ord(letter) for letter in text[:len(found)]] == [int(content(cache, page)[0]) for page in found]
         cache.begin(0, found)
         if text:
             cache.cover(0, len(found) * PAGE, (len(text) - len(found)) * PAGE)
@@ -237,7 +237,7 @@ def test_the_room_is_divided_anew(data):
             tenant, text = data.draw(st.sampled_from(names)), data.draw(st.text("abc", max_size=5))
             found = prefixes.find(tenant, ids(text))
             assert (kept[tenant].find(text, clock[0]) if tenant in kept else 0) == len(found)
-            assert [ord(letter) for letter in text[:len(found)]] == [int(content(cache, page)[0, 0]) for page in found]
+            assert [ord(letter) for letter in text[:len(found)]] == [int(content(cache, page)[0]) for page in found]
             cache.begin(0, found)
             if text:
                 cache.cover(0, len(found) * PAGE, (len(text) - len(found)) * PAGE)

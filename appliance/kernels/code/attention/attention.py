@@ -8,7 +8,7 @@ and `values` are those of one layer and key-value head of an arena of pages. `pa
 each page of PAGE positions from position 0 on, how many bytes behind `keys`, and `values`, it is. A
 page is in the order that `attention.f16` or `attention.quantised` describes.
 `scratch`: SCRATCH_NBYTES. `follow`: bytes from the last page to the one that the thread wants next,
-in keys and values alike, which is prefetched; 0: not known.
+in keys, which is prefetched, and in values as if they had as many bits; 0: not known.
 
 A *query row* is one query head of one token. All rows that share a key-value head, over a few
 tokens, form a bundle and read keys and values together. Its state, `state_nbytes(head_size)` bytes:
@@ -65,11 +65,10 @@ SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)"
 
 def _parts(cache_format: str) -> tuple[Any, ...]:
     """The emitters of scores and of weighted values, of a few rows and vectors."""
-    quants = QUANTS[cache_format]
-    if not quants:
+    keys, values = QUANTS[cache_format]
+    if not keys:
         return f16.score_sums, f16.gather_vectors
-    return tuple(functools.partial(part, quants)
-                 for part in (quantised.score_sums, quantised.gather_vectors))
+    return functools.partial(quantised.score_sums, keys), functools.partial(quantised.gather_vectors, values)
 
 
 def _page(cache_format: str, rows: int) -> Any:

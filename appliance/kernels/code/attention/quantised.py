@@ -1,5 +1,5 @@
-"""Keys and values with 8 or 4 bits: scores, weighted values, and how a position and a query are
-stored.
+"""Keys and values with 8 or 4 bits, or keys with 8 and values with 4: scores, weighted values, and
+how a position and a query are stored.
 
 The elements of a head are cut into groups of 32 (GROUP; missing elements of the last one count as
 zero), each with a binary16 scale d, as in ggml's Q8_0 and Q4_0:
@@ -59,6 +59,7 @@ from appliance.kernels.compiler.vector import (
 from appliance.kernels.layouts.attention import (
     GROUP,
     LANES,
+    QUANTS,
     QUERY_NBYTES,
     QUERY_SCALE,
     QUERY_SUM,
@@ -209,11 +210,14 @@ def store_4(low: Any, high: Any, scale: int, to: int, apart: int, flip: int) -> 
     store_fields(to, apart, nibbles(low, factor) | shift_left(nibbles(high, factor), 4))
 
 
-def _remember(quants: int, store: Callable[..., None]) -> Any:
+def _remember(quants: tuple[int, int], store_key: Callable[..., None], store_value: Callable[..., None]) -> Any:
+    """The kernel that stores keys and values with so many bytes a group."""
+    of_key, of_value = quants
+
     def remember(key: int, value: int, keys: int, values: int, inside: int, head_size: int) -> None:
         groups = (head_size + (GROUP - 1)) // GROUP
-        to_key = keys + groups * SCALES_NBYTES + (inside // LANES) * groups * (LANES * quants) + (inside % LANES) * 4
-        to_value = values + groups * SCALES_NBYTES + inside * groups * quants
+        to_key = keys + groups * SCALES_NBYTES + (inside // LANES) * groups * (LANES * of_key) + (inside % LANES) * 4
+        to_value = values + groups * SCALES_NBYTES + inside * groups * of_value
         for group in range(groups):
             at, scale = 128 * group, group * SCALES_NBYTES + 2 * inside
             low = finite(load_f32(key + at))
@@ -222,15 +226,17 @@ def _remember(quants: int, store: Callable[..., None]) -> Any:
             if GROUP * group + LANES < head_size:
                 high = finite(load_f32(key + at + 64))
                 last = finite(load_f32(value + at + 64))
-            store(low, high, keys + scale, to_key + group * (LANES * quants), 64, 128)
-            store(other, last, values + scale, to_value + group * quants, 4, 0)
+            store_key(low, high, keys + scale, to_key + group * (LANES * of_key), 64, 128)
+            store_value(other, last, values + scale, to_value + group * of_value, 4, 0)
         mark(key, value, head_size, keys + 2 * inside)
     remember.__doc__ = "Store a key and a value as position `inside` of a page."
     return remember
 
 
-kernel("remember_q8", "void(i8,i8,i8,i8,i8,i8)")(_remember(32, store_8))
-kernel("remember_q4", "void(i8,i8,i8,i8,i8,i8)")(_remember(16, store_4))
+_STORES = {32: store_8, 16: store_4}
+for _format, _quants in QUANTS.items():
+    if _quants != (0, 0):
+        kernel(f"remember_{_format}", "void(i8,i8,i8,i8,i8,i8)")(_remember(_quants, *map(_STORES.__getitem__, _quants)))
 
 
 @kernel("query_q8", "void(i8,i8,i8)")

@@ -36,8 +36,14 @@ def private(step: Step, thread: int) -> int:
 
 @device
 def head_place(layer: Attention, head: int) -> int:
-    """Byte offset of a key-value head in a page."""
+    """Byte offset of a head's keys in a page."""
     return layer.PLACE + head * layer.HEAD_STRIDE
+
+
+@device
+def value_place(layer: Attention, head: int) -> int:
+    """Byte offset of a head's values among those of a page."""
+    return layer.VALUE_PLACE + head * layer.VALUE_STRIDE
 
 
 @device
@@ -61,43 +67,42 @@ def remember(step: Step, layer: Attention, row: int, head: int, own: int) -> Non
     """Store the key and the value of one row and key-value head in the cache."""
     size = layer.HEAD_SIZE
     position = step.POSITIONS[row]
-    place = pages_of(step, step.SLOTS[row])[position // PAGE] + head_place(layer, head)
+    page = pages_of(step, step.SLOTS[row])[position // PAGE]
+    to_key, to_value = step.KEYS + page + head_place(layer, head), step.VALUES + page + value_place(layer, head)
     key = step.PROJECTED + row * step.PROJECTED_STRIDE + layer.KEY + 4 * size * head
     value = key + layer.VALUE
-    each = layer.HEAD_STRIDE
-    if not (allowed(step, CACHE, step.KEYS + place, each, WRITE)
-            and allowed(step, CACHE, step.VALUES + place, each, WRITE)):
+    if not (allowed(step, CACHE, to_key, layer.HEAD_STRIDE, WRITE)
+            and allowed(step, CACHE, to_value, layer.VALUE_STRIDE, WRITE)):
         return
     to = own + step.PRIVATE_HEAD
     shape_head(step, layer, layer.KEY_NORM, key, to, position, np.float32(1.0), own)
     if layer.VALUE_NORM.KIND != 0:
         normalise(value, layer.VALUE_NORM, to + 4 * size, size, step.EPSILON)
         value = to + 4 * size
-    call_remember(step.REMEMBER, to, value, step.KEYS + place, step.VALUES + place, position % PAGE, size)
+    call_remember(step.REMEMBER, to, value, to_key, to_value, position % PAGE, size)
 
 
 @device
-def readable(step: Step, layer: Attention, pages: Numbers, place: int, first: int, last: int) -> bool:
+def readable(step: Step, layer: Attention, pages: Numbers, keys: int, values: int, first: int, last: int) -> bool:
     """Whether a head's keys and values of positions first..last-1 may be read; a debug build asks.
     """
     if DEBUG:
         for page in range(first // PAGE, (last + PAGE - 1) // PAGE):
-            offset = pages[page] + place
-            if not (allowed(step, CACHE, step.KEYS + offset, layer.HEAD_STRIDE, READ)
-                    and allowed(step, CACHE, step.VALUES + offset, layer.HEAD_STRIDE, READ)):
+            if not (allowed(step, CACHE, keys + pages[page], layer.HEAD_STRIDE, READ)
+                    and allowed(step, CACHE, values + pages[page], layer.VALUE_STRIDE, READ)):
                 return False
     return True
 
 
 @device(inline=False)
-def attend(step: Step, layer: Attention, query: int, state: int, rows: int, pages: Numbers, place: int, first: int,
+def attend(step: Step, layer: Attention, query: int, state: int, rows: int, pages: Numbers, head: int, first: int,
            last: int, scratch: int, follow: int) -> None:
-    """Add positions first..last-1 of the keys and values at `place` in `pages` to the states of
+    """Add positions first..last-1 of the keys and values of `head` in `pages` to the states of
     `rows` query rows. `follow`: bytes from the last of their pages to the one that is read next; 0:
     not known."""
-    if readable(step, layer, pages, place, first, last):
-        call_attend(step.ATTEND, query, state, rows, layer.HEAD_SIZE, step.KEYS + place,
-                    step.VALUES + place, pages, first, last, scratch, follow)
+    keys, values = step.KEYS + head_place(layer, head), step.VALUES + value_place(layer, head)
+    if readable(step, layer, pages, keys, values, first, last):
+        call_attend(step.ATTEND, query, state, rows, layer.HEAD_SIZE, keys, values, pages, first, last, scratch, follow)
 
 
 @device
@@ -192,14 +197,14 @@ def attend_bundle(step: Step, layer: Attention, bundle: Bundle, head: int, threa
     for row in range(rows):
         start_total(layer, head, row, total + spread * row)
     end, begin = bundle.POSITION + bundle.COUNT, first_seen(layer, bundle.POSITION) // PAGE * PAGE
-    pages, place = pages_of(step, bundle.SLOT), head_place(layer, head)
+    pages = pages_of(step, bundle.SLOT)
     remember_bundle(step, layer, bundle, head, 0, end, own)
     for first in range(begin // SPAN * SPAN, end, SPAN):
         attention.start(part, rows, size)
         last, follow = min(first + SPAN, end), 0
         if last < end:
             follow = pages[last // PAGE] - pages[last // PAGE - 1]
-        attend(step, layer, query, part, rows, pages, place, max(first, begin), last, own + step.PRIVATE_SCRATCH,
+        attend(step, layer, query, part, rows, pages, head, max(first, begin), last, own + step.PRIVATE_SCRATCH,
                follow)
         for row in range(rows):
             attention.merge(total + spread * row, part + spread * row, size)
@@ -217,7 +222,7 @@ def attend_span(step: Step, layer: Attention, bundle: Bundle, head: int, span: i
     rows = pack_queries(step, layer, bundle, head, query, part, own)
     attention.start(part, rows, size)
     end, begin = bundle.POSITION + bundle.COUNT, first_seen(layer, bundle.POSITION) // PAGE * PAGE
-    pages, place = pages_of(step, bundle.SLOT), head_place(layer, head)
+    pages = pages_of(step, bundle.SLOT)
     first, last, follow = max(span * SPAN, begin), min(span * SPAN + SPAN, end), 0
     if first >= last:
         return
@@ -227,7 +232,7 @@ def attend_span(step: Step, layer: Attention, bundle: Bundle, head: int, span: i
             follow = pages[first // PAGE] - pages[page] + layer.HEAD_STRIDE
         elif last < end:
             follow = pages[page + 1] - pages[page] - head * layer.HEAD_STRIDE
-    attend(step, layer, query, part, rows, pages, place, first, last, own + step.PRIVATE_SCRATCH, follow)
+    attend(step, layer, query, part, rows, pages, head, first, last, own + step.PRIVATE_SCRATCH, follow)
 
 
 @device
