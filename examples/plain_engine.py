@@ -291,8 +291,8 @@ def grouped(x: Array) -> Array:
 
 
 def kept(x: Array, cache: str) -> tuple[Array, Array]:
-    """Keys or values (..., E) in f16, q8 or q4: numbers (..., groups, n) and a scale for each group.
-    """
+    """Keys or values (..., E) in f16, q8 or q4: numbers (..., groups, n) and a scale for each
+    group."""
     x = np.clip(x, F32(-65504), F32(65504))
     if cache == "f16":
         return half(x)[..., None, :], np.ones((*x.shape[:-1], 1), F32)
@@ -581,9 +581,9 @@ class Model:
 
     def __init__(self, data: bytes, cache: str = "f16", context: int | None = None,
                  rope: Mapping[str, Any] | None = None) -> None:
-        """`data`: the GGUF file; `cache`: how keys and values are kept (CACHES); `context`: positions
-        that the sequence may have, which some models turn heads by; `rope`: how a policy extends
-        them."""
+        """`data`: the GGUF file; `cache`: how keys and values are kept (CACHES); `context`:
+        positions that the sequence may have, which some models turn heads by; `rope`: how a policy
+        extends them."""
         self.file, self.cache = Gguf(data), cache
         self.family = self.file.metadata.get("general.architecture")
         if rope:

@@ -14,9 +14,9 @@ WEIGHTS_NBYTES = 4 * PAGE  # weights of one row and page
 SCRATCH_NBYTES = 12 * WEIGHTS_NBYTES  # weights of four rows, and the same times the scales of two groups of elements
 NOTHING = -1e20  # the largest score of no position
 
-# How keys and values are kept. In f16 they are binary16. Otherwise, elements of a head are in groups
-# of 32 that share a binary16 scale, with QUANTS bytes of quants each: those of keys, and those of
-# values. The last group may be half empty.
+# How keys and values are kept. In f16 they are binary16. Otherwise, elements of a head are in
+# groups of 32 that share a binary16 scale, with QUANTS bytes of quants each: those of keys, and
+# those of values. The last group may be half empty.
 GROUP = 32
 QUANTS = {"f16": (0, 0), "q8": (32, 32), "q4": (16, 16), "q8q4": (32, 16)}
 CACHE_FORMATS = tuple(QUANTS)
