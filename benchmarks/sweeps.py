@@ -32,7 +32,7 @@ from tests.support.server import write_policy
 FORMS = ("open", "oblivious")
 SAMPLING = {"top_k": 40, "top_p": 0.95}
 WORDS = ("the", "river", "carries", "cold", "water", "from", "hills", "to", "sea", "while", "people", "in", "old",
-         "town", "wait", "for", "a", "boat", "that", "brings", "bread", "letters", "and", "news", "of", "which", "nobody")
+         "town", "wait", "for", "a", "boat", "that", "brings", "bread", "letters", "and", "news", "of", "which")
 
 
 def opened(folder: Path, sealed: Path, form: str, threads: int, digest: str) -> Session:
