@@ -278,6 +278,24 @@ def test_tokens_that_are_not_as_the_configuration_says(tmp_path: Path, token: Pa
     assert "C_Login: CKR_PIN_INCORRECT" in said()
 
 
+def test_errors_of_a_token_are_not_those_of_tls(tmp_path: Path, token: Path) -> None:
+    """Both use OpenSSL, which keeps errors by thread: each use of a token is in a thread that then ends."""
+    deployment = _with_token(tmp_path, token)
+    wrapper, threads = wrappers(tmp_path / "broker.toml")["team"], set[int]()
+    assert isinstance(wrapper, TokenWrapper)
+    called = wrapper._tried
+
+    def noted(*given: Any) -> bytearray:
+        threads.add(threading.get_native_id())
+        return called(*given)
+
+    wrapper._tried = noted  # type: ignore[method-assign]
+    assert KEY == bytes(WrappedKey(tmp_path / "model.wrapped", "acme/production/model", 4, wrapper).key().data)
+    assert threads
+    assert not threads & {each.native_id for each in threading.enumerate()}
+    _releases(deployment)
+
+
 def test_a_wrong_pin_is_tried_once(tmp_path: Path, token: Path) -> None:
     """However many ask for keys: the token would lock itself otherwise."""
     _with_token(tmp_path, token)

@@ -262,23 +262,23 @@ def test_the_end_of_the_sender_lets_nobody_wait() -> None:
 
 def test_each_answer_leaves_at_its_own_time() -> None:
     """One that is held while others leave, or waits beside them, neither joins them nor is released with them."""
-    times: list[float] = []
+    due = dict[int, float]()
 
-    async def answer(gate: SocketGate, own: int, wait: float) -> None:
+    async def answer(gate: SocketGate, own: int) -> None:
         gate.hold(own)
         gate.write(b"%d" % own)
-        await gate.leave(time.monotonic() + wait, own)
+        due[own] = time.monotonic() + own / 2
+        await gate.leave(due[own], own)
         gate.release(own)
-        times.append(time.monotonic())
+        assert time.monotonic() >= due[own] - INTERVAL
 
     async def work(gate: SocketGate) -> None:
-        began = time.monotonic()
-        await asyncio.gather(*(answer(gate, own, own / 2) for own in (1, 2, 3)))
-        assert [True] * 3 == [at >= began + own / 2 - INTERVAL for at, own in zip(times, (1, 2, 3), strict=True)]
+        await asyncio.gather(*(answer(gate, own) for own in (1, 2, 3)))
 
     reader = _with_gate(work)[1]
-    assert [b"1", b"2", b"3"] == [data for _, data in reader.came]
-    assert reader.came[2][0] - reader.came[0][0] > (1 - 2 * INTERVAL) * NS
+    assert b"123" == reader.all
+    for at, data in reader.came:  # late on a busy machine, and then together
+        assert at >= (due[int(data[-1:])] - INTERVAL) * NS
 
 
 def test_windows_are_used_by_many_at_once() -> None:

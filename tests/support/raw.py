@@ -7,6 +7,8 @@ import re
 import socket
 import ssl
 import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 _CHUNK = re.compile(rb"([0-9a-f]+)\r\n")
@@ -26,6 +28,8 @@ class Client:
         self.socket.settimeout(timeout)
         self.tls: ssl.SSLObject | None = None
         self._came, self._goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        # Each thread has OpenSSL's queue of errors: what another library left there would be taken for TLS's own.
+        self._alone = ThreadPoolExecutor(1)
         if url.startswith("https:"):
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -40,6 +44,7 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.socket.close()
+        self._alone.shutdown()
 
     def send(self, data: bytes) -> None:
         """Send all of it; bytes that a closed server no longer takes are dropped."""
@@ -52,7 +57,7 @@ class Client:
             self.socket.sendall(data)
             return
         for start in range(0, len(data), 1 << 14):
-            self.tls.write(data[start:start + (1 << 14)])
+            self._alone.submit(self.tls.write, data[start:start + (1 << 14)]).result()
             self._flush()
 
     def end(self) -> None:
@@ -74,7 +79,7 @@ class Client:
             return self.socket.recv(1 << 16)
         while True:
             try:
-                return self.tls.read(1 << 16)
+                return self._alone.submit(self.tls.read, 1 << 16).result()
             except ssl.SSLWantReadError:
                 self._exchange()
             except ssl.SSLZeroReturnError:
@@ -96,9 +101,9 @@ class Client:
             came += part
         return bytes(came)
 
-    def _done(self, step: object) -> bool:
+    def _done(self, step: Callable[[], object]) -> bool:
         try:
-            step()  # type: ignore[operator]
+            self._alone.submit(step).result()
         except ssl.SSLWantReadError:
             return False
         return True

@@ -11,6 +11,7 @@ import ctypes
 import secrets
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -136,8 +137,10 @@ class TokenWrapper:
         return self._use("C_Decrypt", raw[:_IV_BYTES], raw[_IV_BYTES:], context, NBYTES)
 
     def _use(self, name: str, iv: bytes, data: bytes, context: bytes, nbytes: int) -> bytearray:
-        with self._lock:  # of several that ask at once, one tries the PIN
-            return self._tried(name, iv, data, context, nbytes)
+        # Of several that ask at once, one tries the PIN. A token's library may leave errors in OpenSSL's queue of its
+        # thread, and TLS would take them for its own: so each use has a thread of its own.
+        with self._lock, ThreadPoolExecutor(1) as alone:
+            return alone.submit(self._tried, name, iv, data, context, nbytes).result()
 
     def _tried(self, name: str, iv: bytes, data: bytes, context: bytes, nbytes: int) -> bytearray:
         if self._locked_out:
