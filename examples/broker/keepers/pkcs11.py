@@ -137,8 +137,9 @@ class TokenWrapper:
         return self._use("C_Decrypt", raw[:_IV_BYTES], raw[_IV_BYTES:], context, NBYTES)
 
     def _use(self, name: str, iv: bytes, data: bytes, context: bytes, nbytes: int) -> bytearray:
-        # Of several that ask at once, one tries the PIN. A token's library may leave errors in OpenSSL's queue of its
-        # thread, and TLS would take them for its own: so each use has a thread of its own.
+        # Of several that ask at once, one tries the PIN. A token's library may leave errors in
+        # OpenSSL's queue, and TLS would take them for its own. Each thread has a queue, so each use
+        # has a thread.
         with self._lock, ThreadPoolExecutor(1) as alone:
             return alone.submit(self._tried, name, iv, data, context, nbytes).result()
 
