@@ -86,9 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweeps", description="what sweeps cost an answer")
     parser.add_argument("model", nargs="?", type=Path, help="a GGUF file (default: the demo model)")
-    for name, most, default, what in (("words", 1400, 440, "of a prompt"), ("tokens", 500, 64, "of an answer"),
-                                      ("rounds", 1000, 15, "of both forms"), ("threads", 64, 2, "of the engine")):
-        parser.add_argument(f"--{name}", type=numbers.whole(2, most), default=default,
+    for name, least, most, default, what in (
+            ("words", 1, 1400, 512, "of a prompt"), ("tokens", 2, 500, 64, "of an answer"),
+            ("rounds", 1, 1000, 15, "of both forms"), ("threads", 1, 64, 2, "of the engine")):
+        parser.add_argument(f"--{name}", type=numbers.whole(least, most), default=default,
                             help=f"{what} (default: %(default)s)")
     args = parser.parse_args(arguments)
     found = measure(args.model or demo_model(), words=args.words, tokens=args.tokens, rounds=args.rounds,
