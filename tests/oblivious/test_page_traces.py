@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -137,17 +138,18 @@ def test_whole_rows_have_one_trace(sampling: Sampling, tmp_path: Path) -> None:
     Sampling(seed=5, mirostat=2), Sampling(seed=5, temperature=0.7, dynatemp_range=0.9)], ids=range(9))
 def test_few_candidates_have_the_trace_of_many(sampling: Sampling, tmp_path: Path) -> None:
     """Masks that leave one token, as many as `top_k`, one more; and logits from flat ones to a single peak."""
-    vocabulary = 1100
-    scratch, rng, traces = Scratch(vocabulary, kernels(), sweeps=True), np.random.default_rng(4), set()
-    tracer = PageTracer(_parts(scratch), tmp_path, 4)
-    k = int(sampling.top_k) or 2
-    for left, spread in ((1, 1), (k, 1), (k + 1, 1), (1000, 1), (1000, 1e-6), (1000, 9), (1000, 500)):
-        allowed = np.isin(np.arange(vocabulary), rng.choice(vocabulary, left, replace=False))
-        logits = rng.standard_normal(vocabulary).astype(np.float32) * np.float32(spread)
-        with tracer.tracing():
-            Sampler(sampling, (), vocabulary, scratch).choose(logits, np.packbits(allowed, bitorder="little").tobytes())
-        traces.add(tracer.pages)
-    assert 1 == len(traces)
+    vocabulary, k = 1100, int(sampling.top_k) or 2
+    for scratch in [Scratch(vocabulary, kernels(), sweeps=True) for _ in range(7)]:  # pages end elsewhere in each
+        rng, traces = np.random.default_rng(4), set()
+        tracer = PageTracer(_parts(scratch), Path(tempfile.mkdtemp(dir=tmp_path)), 4)
+        for left, spread in ((1, 1), (k, 1), (k + 1, 1), (1000, 1), (1000, 1e-6), (1000, 9), (1000, 500)):
+            allowed = np.isin(np.arange(vocabulary), rng.choice(vocabulary, left, replace=False))
+            logits = rng.standard_normal(vocabulary).astype(np.float32) * np.float32(spread)
+            with tracer.tracing():
+                Sampler(sampling, (), vocabulary, scratch).choose(
+                    logits, np.packbits(allowed, bitorder="little").tobytes())
+            traces.add(tracer.pages)
+        assert 1 == len(traces)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from appliance.engine.decode.chain.candidates import Candidates, below
 _LN2 = 0.6931471805599453
 _ESTIMATED = 100  # candidates that version 1 estimates the exponent of Zipf's law from
 _STEPS = np.array([exact.ln((rank + 2) / (rank + 1)) for rank in range(_ESTIMATED - 1)])
-_SQUARES = np.cumsum(_STEPS * _STEPS)
 
 
 class Mirostat:
@@ -57,10 +56,12 @@ class Mirostat:
     def _k(self, candidates: Candidates) -> int:
         """How many to keep; all where there is no estimate."""
         count, scratch = max(min(candidates.count, _ESTIMATED), 2), candidates.scratch  # behind one is a hole
-        ordered = below(candidates.best(count), scratch, candidates.temperature)
-        falls = np.subtract(ordered[:-1], ordered[1:], out=scratch.sums[:count - 1])
-        np.multiply(falls, _STEPS[:count - 1], out=falls)
-        slope = float(np.cumsum(falls, out=scratch.powers[:count - 1])[-1]) / float(_SQUARES[count - 2])
+        rows = min(self._vocabulary, _ESTIMATED) if candidates.whole else count
+        ordered = below(candidates.best(rows), scratch, candidates.temperature)
+        steps = np.where(np.arange(rows - 1) < count - 1, _STEPS[:rows - 1], 0.0)  # holes add nothing
+        falls = np.subtract(ordered[:-1], ordered[1:], out=scratch.sums[:rows - 1])
+        np.multiply(falls, steps, out=falls)
+        slope = float(np.cumsum(falls, out=scratch.powers[:rows - 1])[-1]) / float(np.cumsum(steps * steps)[-1])
         if slope <= 0.0:
             return candidates.count
         excess = slope - 1.0
