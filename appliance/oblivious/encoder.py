@@ -22,7 +22,7 @@ from appliance.text.tokenizer.partition import Span, SpecialText
 from appliance.text.tokenizer.tokenizer import MergeList
 
 LEAST = 256
-"""Bytes of the shortest class; each other class is twice as long as the one below."""
+"""Bytes of the shortest class, and from each class to the next one."""
 ROUNDS = 16
 """Rounds of a block."""
 _KEPT = 1 << 16  # bytes of the longest class whose memory is kept
@@ -30,11 +30,15 @@ _KEPT = 1 << 16  # bytes of the longest class whose memory is kept
 
 def class_of(nbytes: int) -> int:
     """The bytes that a text of so many is treated as."""
-    return max(LEAST, 1 << max(nbytes - 1, 0).bit_length())
+    return max(-(-nbytes // LEAST), 1) * LEAST
+
+
+def _room_of(length: int) -> int:
+    return 1 << (length - 1).bit_length()
 
 
 class TextRoom:
-    """The memory that texts of one class are encoded in."""
+    """The memory that texts of so many bytes, and shorter ones, are encoded in."""
 
     def __init__(self, length: int) -> None:
         self.stride = 4 * length + PAGE  # not a power of two, which would crowd the cache
@@ -100,7 +104,8 @@ class Encoder:
             "MARKED": marked, "LEADS": int(merges.leads), "RUN": run,
             "RANGE_COUNT": len(found), "LINES": int(cut.lines), "DIGITS": cut.digits, "EACH_DIGIT": int(cut.each_digit),
             "SHIFT_PAGES": len(table.shifts) // SHIFTS_OF_PAGE, "BUCKETS": table.buckets,
-            "PAIR_PAGES": self.tables["PAIRS"].count, "TOKEN_PAGES": self.tables["TOKENS"].count, "ROUNDS": ROUNDS}
+            "PAIR_PAGES": self.tables["PAIRS"].count, "NARROW": int(table.narrow),
+            "TOKEN_PAGES": self.tables["TOKENS"].count, "ROUNDS": ROUNDS}
         self._lock, self._rooms, self._marks = threading.Lock(), dict[int, TextRoom](), dict[Any, MarkTable]()
         self.blocks = 0
         """Blocks of rounds that the last text took."""
@@ -120,13 +125,14 @@ class Encoder:
             finally:
                 room.wipe()
                 if length > _KEPT:
-                    self._rooms.pop(length).close()
+                    self._rooms.pop(_room_of(length)).close()
 
     def room(self, length: int) -> TextRoom:
-        """The memory of a class of texts."""
-        if length not in self._rooms:
-            self._rooms[length] = TextRoom(length)
-        return self._rooms[length]
+        """The memory of a class of texts. Classes up to each power of two share one."""
+        size = _room_of(length)
+        if size not in self._rooms:
+            self._rooms[size] = TextRoom(size)
+        return self._rooms[size]
 
     def _marks_of(self, specials: tuple[SpecialText, ...]) -> MarkTable:
         if specials not in self._marks:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import UnsupportedError
-from appliance.kernels.layouts.blind import NONE, PAIRS_OF_PAGE, SHIFTS_OF_PAGE, SYMBOL_BITS
+from appliance.kernels.layouts.blind import NARROW, NONE, SHIFTS_OF_PAGE, SYMBOL_BITS, entries_of_page
 from appliance.oblivious.pages import in_units
 
-_LOAD = 0.92  # of all slots
+_LOAD = 0.99  # of all slots
 _TRIES = 32  # shifts that are tried at once
 _MOST = 1 << 20  # pairs
 _LEFT, _RIGHT, _SHIFT = 0x9E3779B1, 0x85EBCA77, 0x85EBCA6B  # as `code/oblivious/sweep` has them
@@ -32,6 +32,7 @@ class PairTable(NamedTuple):
     shifts: NDArray[np.int32]  # whole pages
     pairs: NDArray[np.int32]  # whole pages of units: see `SYMBOL_BITS`
     buckets: int
+    narrow: bool  # whether a pair has two numbers
 
 
 def single_merges(ranks: Mapping[str, int]) -> dict[str, int]:
@@ -84,7 +85,7 @@ def pair_table(ranks: Mapping[str, int], symbols: Mapping[str, int]) -> PairTabl
                                hint='use another model, or privacy.memory_access = "open"')
     own = {pair: symbol - 256 for symbol, pair in parts.items()}
     rows = np.array([(*pair, own.get(pair, NONE), low) for pair, low in least.items()], np.int32).reshape(-1, 4)
-    return _placed(rows)
+    return _placed(rows, max(symbols.values()) < NARROW)
 
 
 def _borders(parts: Mapping[int, tuple[int, int]], left: int, right: int) -> Iterator[tuple[int, int]]:
@@ -114,11 +115,13 @@ def _slots(hashes: Words, shifts: Words, count: int) -> NDArray[np.int64]:
     return ((x.astype(np.uint64) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
 
 
-def _placed(rows: NDArray[np.int32]) -> PairTable:
+def _placed(rows: NDArray[np.int32], narrow: bool) -> PairTable:
     """The rows in slots that a shift of each bucket makes free of collisions, the fullest bucket
     first."""
     left, right = rows[:, 0].astype(np.uint32), rows[:, 1].astype(np.uint32)
-    count = max(-(-int(len(rows) / _LOAD) // PAIRS_OF_PAGE), 1) * PAIRS_OF_PAGE
+    entries = _narrow(rows) if narrow else _entries(rows)
+    of_page = entries_of_page(entries.shape[1])
+    count = max(-(-int(len(rows) / _LOAD) // of_page), 1) * of_page
     buckets = max(1 << max(len(rows) // 4 - 1, 1).bit_length(), SHIFTS_OF_PAGE)
     bucket = _mixed(left * np.uint32(_LEFT) + right * np.uint32(_RIGHT)) & np.uint32(buckets - 1)
     hashes = _mixed(right * np.uint32(_LEFT) + left * np.uint32(_RIGHT) + np.uint32(1))
@@ -126,12 +129,12 @@ def _placed(rows: NDArray[np.int32]) -> PairTable:
     sizes = np.bincount(bucket, minlength=buckets)
     starts = np.cumsum(sizes) - sizes
     shifts, free = np.zeros(buckets, np.int32), np.ones(count, np.bool_)
-    entries, pairs = _entries(rows), np.full((count, 3), -2, np.int32)
+    pairs = np.full((count, entries.shape[1]), -2, np.int32)
     for number in np.argsort(-sizes, kind="stable")[:np.count_nonzero(sizes)].tolist():
         members = order[starts[number]:starts[number] + sizes[number]]
         shifts[number], slots = _shift(hashes[members], free)
         free[slots], pairs[slots] = False, entries[members]
-    return PairTable(shifts, in_units(pairs), buckets)
+    return PairTable(shifts, in_units(pairs), buckets, narrow)
 
 
 def _entries(rows: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -140,6 +143,11 @@ def _entries(rows: NDArray[np.int32]) -> NDArray[np.int32]:
     low, high = rank & np.uint32((1 << 32 - SYMBOL_BITS) - 1), rank >> np.uint32(32 - SYMBOL_BITS)
     words = np.stack([left | low << np.uint32(SYMBOL_BITS), right | high << np.uint32(SYMBOL_BITS), least], 1)
     return words.view(np.int32)
+
+
+def _narrow(rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The same in 16 bits each (n, 2); `NARROW` is the rank of a pair without one."""
+    return np.minimum(rows, NARROW).astype(np.uint16).view(np.int32)
 
 
 def _shift(hashes: Words, free: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:

@@ -10,7 +10,13 @@ from appliance.kernels.layouts.tables import At, Numbers, Table
 
 SYMBOL_BITS = 20
 """Bits of a symbol. The two numbers of a pair's symbols have its rank above these bits, low half
-first; the third one is its least."""
+first; the third one is its least.
+
+A model whose symbols are below `NARROW` has two numbers for a pair: its symbols, in 16 bits each,
+then its rank and its least."""
+
+NARROW = 0xFFFF
+"""No rank, of a pair in two numbers."""
 
 NONE = (1 << 2 * (32 - SYMBOL_BITS)) - 1
 """No rank, and no token."""
@@ -25,7 +31,7 @@ def entries_of_page(planes: int) -> int:
     return 4096 // (4 * UNIT * planes) * UNIT
 
 
-PAIRS_OF_PAGE, SHIFTS_OF_PAGE = entries_of_page(3), entries_of_page(1)
+NARROW_OF_PAGE, PAIRS_OF_PAGE, SHIFTS_OF_PAGE = entries_of_page(2), entries_of_page(3), entries_of_page(1)
 
 END, LETTER, NUMBER, SPACE, LINE, OTHER = range(6)
 """Classes of characters; END stands for the end of a piece."""
@@ -72,6 +78,7 @@ class TextPass(Table):
     BUCKETS: int  # a power of two
     PAIRS: int  # address of pages
     PAIR_PAGES: int
+    NARROW: int  # 1 where a pair has two numbers
     TOKENS: int  # address of pages: the token of each symbol
     TOKEN_PAGES: int
     WHOLES: int  # address of pairs of int32: the hash of a word that is a token as a whole, its last place

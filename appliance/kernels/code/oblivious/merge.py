@@ -26,9 +26,11 @@ from appliance.kernels.code.oblivious.cut import (
 from appliance.kernels.code.oblivious.marked import bytes_of, cut_marked, join_spaces
 from appliance.kernels.code.oblivious.sweep import (
     hash_pairs,
+    match_narrow,
     match_pairs,
     pick,
     place_pairs,
+    sweep_narrow,
     sweep_numbers,
     sweep_pairs,
 )
@@ -36,7 +38,7 @@ from appliance.kernels.code.oblivious.whole import whole_words
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import clear_vectors, get_i32, i64, set_i32
-from appliance.kernels.layouts.blind import ARRAYS, BY_CLASS, NONE, PAIRS_OF_PAGE, TextPass
+from appliance.kernels.layouts.blind import ARRAYS, BY_CLASS, NARROW_OF_PAGE, NONE, PAIRS_OF_PAGE, TextPass
 
 (_CODE, _KIND, LEAD, _AFTER, _AHEAD, BEGINS, SYMBOL, ALIVE, LEFT, RIGHT, BUCKET, HASH, SHIFT, SLOT, RANK, LEAST, FLAGS,
  BEST, FIXED, REACH, TAKEN, TOKEN) = range(len(ARRAYS))
@@ -74,16 +76,21 @@ def look_up(call: TextPass) -> None:
     """Rank and least of every pair."""
     size, left, right = 4 * call.LENGTH, array(call, LEFT), array(call, RIGHT)
     bucket, hashes, shift, slot = array(call, BUCKET), array(call, HASH), array(call, SHIFT), array(call, SLOT)
-    rank, least, slots = array(call, RANK), array(call, LEAST), PAIRS_OF_PAGE * call.PAIR_PAGES
-    flags = array(call, FLAGS)
+    rank, least, flags = array(call, RANK), array(call, LEAST), array(call, FLAGS)
+    slots = (NARROW_OF_PAGE if call.NARROW else PAIRS_OF_PAGE) * call.PAIR_PAGES
     for i in range(0, size, 64):
         hash_pairs(left + i, right + i, call.BUCKETS, bucket + i, hashes + i)
     sweep_numbers(call.SHIFTS, call.SHIFT_PAGES, bucket, size, shift)
     for i in range(0, size, 64):
         place_pairs(hashes + i, shift + i, slots, slot + i)
-    sweep_pairs(call.PAIRS, call.PAIR_PAGES, slot, size, rank, flags, least)
-    for i in range(0, size, 64):
-        match_pairs(left + i, right + i, rank + i, flags + i, least + i)
+    if call.NARROW:
+        sweep_narrow(call.PAIRS, call.PAIR_PAGES, slot, size, rank, least)
+        for i in range(0, size, 64):
+            match_narrow(left + i, right + i, rank + i, least + i)
+    else:
+        sweep_pairs(call.PAIRS, call.PAIR_PAGES, slot, size, rank, flags, least)
+        for i in range(0, size, 64):
+            match_pairs(left + i, right + i, rank + i, flags + i, least + i)
 
 
 @device(inline=False)

@@ -16,7 +16,7 @@ from numba.core import types
 
 from appliance.kernels.compiler.emit import I32, I64, Code, Val, vector
 from appliance.kernels.compiler.vector import LANES, calling, i32, i32x16, i64, operation
-from appliance.kernels.layouts.blind import NONE, SYMBOL_BITS, UNIT, entries_of_page
+from appliance.kernels.layouts.blind import NARROW, NONE, SYMBOL_BITS, UNIT, entries_of_page
 
 I1 = ir.IntType(1)
 PAGE, LINE = 4096, 64
@@ -127,7 +127,8 @@ def _sweep(planes: int, name: str) -> Any:
     return calling(name, sweep, *[i64] * (4 + planes))
 
 
-sweep_numbers, sweep_pairs = _sweep(1, "sweep_numbers"), _sweep(3, "sweep_pairs")
+sweep_numbers, sweep_narrow, sweep_pairs = (
+    _sweep(planes, name) for planes, name in ((1, "sweep_numbers"), (2, "sweep_narrow"), (3, "sweep_pairs")))
 
 
 @operation(types.void, i64, i64, i64, i64, i64)
@@ -140,6 +141,16 @@ def match_pairs(code: Code, left: Val, right: Val, first: Val, second: Val, leas
     rank = (a >> SYMBOL_BITS) | ((b >> SYMBOL_BITS) << (32 - SYMBOL_BITS))
     code.store(first, hit.select(rank, rank.like(NONE)))
     code.store(least, hit.select(reach, reach.like(NONE)))
+
+
+@operation(types.void, i64, i64, i64, i64)
+def match_narrow(code: Code, left: Val, right: Val, first: Val, least: Val) -> None:
+    """The same of pairs in two numbers: the symbols become the rank."""
+    both, last, one, other = loaded(code, *(_load(code, row) for row in (first, least, left, right)))
+    hit, rank = both.compare("==", (one & NARROW) | (other << 16)), last & NARROW
+    ranked = Val(code, code.b.and_(hit.ir, rank.compare("!=", rank.like(NARROW)).ir))
+    code.store(first, ranked.select(rank, rank.like(NONE)))
+    code.store(least, hit.select(last >> 16, last.like(NONE)))
 
 
 @operation(i32x16, i32x16, i32, i32, i32x16)
