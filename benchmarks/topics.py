@@ -1,30 +1,38 @@
 """`python -m benchmarks.topics`: whether a host that watches all pages of a process tells the topic
-of a text that goes to tokens.
+of a text.
 
 Texts on four topics have the same number of bytes, and words that are drawn. The whole process is
-traced while a text is read: its heap, its libraries and its tables, but not its stacks and the C
-library. A classifier learns from half of the traces how often each page was entered, and each two
-pages in a row. The other half judges it. Pages of the tokenizer as it is must tell the topic, which
-shows that the tracer sees them.
+traced, its heap, its libraries and its tables, but not its stacks and the C library, while one of
+three parts works: a text goes to tokens (`text`); the JSON of a chat becomes a prompt's tokens
+(`chat`); or the tokens of a text are chosen one by one, by logits with a peak at each, and become
+the events of an answer, as JSON (`answer`). A classifier learns from half of the traces how often
+each page was entered, and each two pages in a row. The other half judges it. Pages of the tokenizer
+as it is must tell the topic of a text, which shows that the tracer sees them.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.api import wire
 from appliance.cli import numbers
-from appliance.text.tokenizer import Tokenizer
+from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.generation import Generation, GenerationRequest
+from appliance.engine.decode.sampler import Sampling
+from appliance.service.admission import prompts
+from appliance.text.template import ChatTemplate
 from tests.support import oblivious
 from tests.support.page_traces import PageTracer
 
@@ -36,6 +44,10 @@ TOPICS = {
 }
 COMMON = ("the", "of", "and", "to", "in", "is", "that", "for", "with", "was", "on", "are", "this", "by", "from", "or")
 _OPEN = 48  # pages that may be used at a time
+_ANSWERED = 32  # tokens of an answer
+
+Part = Callable[[str], Callable[[], int]]
+"""Makes ready for a text; what that gives does the work which is traced."""
 
 
 def texts(count: int, nbytes: int, seed: int) -> list[tuple[int, str]]:
@@ -49,20 +61,69 @@ def texts(count: int, nbytes: int, seed: int) -> list[tuple[int, str]]:
     return found
 
 
-def traces(tokenizer: Tokenizer, given: Sequence[tuple[int, str]], folder: Path) -> tuple[list[bytes], list[int]]:
-    """The pages in their order, and how many tokens there were."""
+def text_part(swept: bool) -> Part:
+    """From a text to its tokens."""
+    tokenizer = oblivious.both()[swept]
+    return lambda text: lambda: len(tokenizer.encode(text))
+
+
+def chat_part(swept: bool) -> Part:
+    """From the JSON of a chat to the tokens of its prompt."""
+    tokenizer = oblivious.both()[swept]
+    template = ChatTemplate(oblivious.metadata()["tokenizer.chat_template"], {"eos_token": "<|im_end|>"})
+
+    def count(body: bytes) -> int:
+        request = wire.parse(body, wire.ChatRequest)
+        taken = prompts.take_turns(request)
+        prompts.drop_text(request)
+        return prompts.encode(request, taken, template, tokenizer, (), len(body))[0].count
+
+    def prepared(text: str) -> Callable[[], int]:
+        body = {"model": "demo", "messages": [{"role": "user", "content": text}], "max_tokens": 16}
+        return functools.partial(count, json.dumps(body).encode())
+
+    return prepared
+
+
+def answer_part(swept: bool) -> Part:
+    """From logits to the events of an answer of `_ANSWERED` tokens, as JSON."""
+    plain, tokenizer = oblivious.both()[0], oblivious.both()[swept]
+    scratch = Scratch(plain.vocab_size, oblivious.kernels(), sweeps=swept)
+    logits = np.zeros((_ANSWERED, plain.vocab_size), np.float32)
+
+    def count() -> int:
+        request = GenerationRequest([1], _ANSWERED, Sampling(seed=1, top_k=40, top_p=0.95), stop=("\n\nUser:",))
+        generation, nbytes = Generation(request, tokenizer, plain.vocab_size, 2 * _ANSWERED, scratch), 0
+        for row in logits:
+            nbytes += len(json.dumps({"choices": [{"index": 0, "text": generation.advance(row).text}]}).encode())
+        return nbytes
+
+    def prepared(text: str) -> Callable[[], int]:
+        logits[:] = 0
+        logits[np.arange(_ANSWERED), plain.encode(text)[:_ANSWERED]] = 30
+        return count
+
+    return prepared
+
+
+PARTS: dict[str, Callable[[bool], Part]] = {"text": text_part, "chat": chat_part, "answer": answer_part}
+
+
+def traces(part: Part, given: Sequence[tuple[int, str]], folder: Path) -> tuple[list[bytes], list[int]]:
+    """The pages in their order, and how many tokens there were, or bytes of an answer."""
     for _, text in given[:20]:
-        tokenizer.encode(text)
+        part(text)()
     found, counts = [], []
     gc.collect()
     gc.disable()
     tracer = PageTracer([], folder, _OPEN)
     tracer.add_process()
     for _, text in given:
+        work = part(text)
         with tracer.tracing():
-            tokens = tokenizer.encode(text)
+            count = work()
         found.append(tracer.pages)
-        counts.append(len(tokens))
+        counts.append(count)
     gc.enable()
     return found, counts
 
@@ -96,15 +157,15 @@ def judge(rows: NDArray[np.float64], topics: NDArray[np.int64]) -> float:
     return float((distances.argmin(1) == topics[half:]).mean())
 
 
-def measure(form: str, count: int, nbytes: int, seed: int) -> dict[str, Any]:
-    """One form of the tokenizer."""
-    tokenizer, given = oblivious.both()[form == "oblivious"], texts(count, nbytes, seed)
+def measure(form: str, part: str, count: int, nbytes: int, seed: int) -> dict[str, Any]:
+    """One form of the tokenizer, in a part."""
+    given = texts(count, nbytes, seed)
     with tempfile.TemporaryDirectory() as folder:
-        found, counts = traces(tokenizer, given, Path(folder))
+        found, counts = traces(PARTS[part](form == "oblivious"), given, Path(folder))
     topics, sizes = np.array([topic for topic, _ in given]), np.array(counts, np.float64)[:, None]
     return {"traces": len(found), "different": len(set(found)),
             "entries": int(np.median([len(each) // 8 for each in found])),
-            "share": round(judge(features(found), topics), 3), "by_tokens": round(judge(sizes, topics), 3)}
+            "share": round(judge(features(found), topics), 3), "by_count": round(judge(sizes, topics), 3)}
 
 
 def main() -> int:
@@ -115,10 +176,12 @@ def main() -> int:
                                               ("seed", 0, 2**32, 1, "of what is drawn")):
         parser.add_argument(f"--{name}", type=numbers.whole(least, most), default=default,
                             help=f"{words} (default: %(default)s)")
+    parser.add_argument("--part", choices=PARTS, default="text", help="what is traced (default: %(default)s)")
     arguments = parser.parse_args()
-    found = {form: measure(form, arguments.count, arguments.bytes, arguments.seed) for form in ("open", "oblivious")}
-    print(json.dumps({"bytes": arguments.bytes, "topics": len(TOPICS), **found}, indent=1))
-    return int(found["open"]["share"] < 0.9)
+    found = {form: measure(form, arguments.part, arguments.count, arguments.bytes, arguments.seed)
+             for form in ("open", "oblivious")}
+    print(json.dumps({"part": arguments.part, "bytes": arguments.bytes, "topics": len(TOPICS), **found}, indent=1))
+    return int(arguments.part == "text" and found["open"]["share"] < 0.9)
 
 
 if __name__ == "__main__":

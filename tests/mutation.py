@@ -38,6 +38,7 @@ from tests.support.costs import COSTS
 from tests.support.mutants import Mutant, mutants
 
 ROOT = Path(__file__).parents[1]
+_LONGEST = 3600  # seconds of all tests of the modules
 MODULES = (
     "appliance/attestation/snp/judging/validate.py", "appliance/audit/chain.py", "appliance/auditor/records.py",
     "appliance/boot/planning/fitness.py", "appliance/client/needs.py", "appliance/text/jinja/operators.py",
@@ -128,9 +129,10 @@ class Baseline:
     def _record(self, files: list[str], *more: str) -> dict[str, Any]:
         report = self.worker.tree / "report.json"
         report.unlink(missing_ok=True)
-        self.worker.run(files, None, 1800, *more, report=report)
+        answer = self.worker.run(files, None, _LONGEST, *more, report=report)
         if not report.exists():
-            raise SystemExit(f"the tests do not run without a mutant:\n{self.worker.log()[-2000:]}")
+            why = f"take longer than {_LONGEST} seconds" if answer["exit"] is None else "do not run"
+            raise SystemExit(f"the tests {why} without a mutant:\n{self.worker.log()[-2000:]}")
         found: dict[str, Any] = json.loads(report.read_text())
         return found
 
