@@ -1,13 +1,14 @@
 """`python -m benchmarks.topics`: whether a host that watches all pages of a process tells the topic
 of a text.
 
-Texts on four topics have the same number of bytes, and words that are drawn. The whole process is
-traced, its heap, its libraries and its tables, but not its stacks and the C library, while one of
-three parts works: a text goes to tokens (`text`); the JSON of a chat becomes a prompt's tokens
-(`chat`); or the tokens of a text are chosen one by one, by logits with a peak at each, and become
-the events of an answer, as JSON (`answer`). A classifier learns from half of the traces how often
-each page was entered, and each two pages in a row. The other half judges it. Pages of the tokenizer
-as it is must tell the topic of a text, which shows that the tracer sees them.
+Texts on four topics have the same number of bytes, and words that are drawn. One of three parts
+works: `text` makes tokens of a text. `chat` makes a prompt's tokens of the JSON of a chat. `answer`
+chooses the tokens of a text, by logits with a peak at each, and makes the events of an answer.
+
+The whole process is traced: its heap, its libraries and its tables, but not its stacks and the C
+library. A classifier learns from half of the traces how often each page was entered, and each two
+pages in a row. The other half judges it. Pages of the tokenizer as it is must tell the topic of a
+text, which shows that the tracer sees them.
 """
 
 from __future__ import annotations
