@@ -48,7 +48,7 @@ _OPEN = 48  # pages that may be used at a time
 _ANSWERED = 32  # tokens of an answer
 
 Part = Callable[[str], Callable[[], int]]
-"""Makes ready for a text; what that gives does the work which is traced."""
+"""Prepares for a text. The result does the work that is traced."""
 
 
 def texts(count: int, nbytes: int, seed: int) -> list[tuple[int, str]]:
