@@ -147,11 +147,10 @@ class Observed:
         """Times as seconds since a multiple of the cadence."""
         if not self._interval:
             return {}
-        times = [at for at, _ in came]
-        shown = [begun, *_fixed(times, FIRST), *_fixed(times[::-1], LAST)]
-        phases = [(trial.asked + at) % self._interval for at in shown]
-        return {"phases": float(np.mean(phases[1:])), "spread": float(np.std(phases[1:])),
-                **{f"phase {index}": phase for index, phase in enumerate(phases)}}
+        first, *phases = [(trial.asked + at) % self._interval for at in (begun, *(at for at, _ in came))]
+        shown = [first, *_fixed(phases, FIRST), *_fixed(phases[::-1], LAST)]  # no record has no time
+        return {"phases": float(np.mean(phases or [-1.0])), "spread": float(np.std(phases or [-1.0])),
+                **{f"phase {index}": phase for index, phase in enumerate(shown)}}
 
     def _disk(self, trial: Trial) -> tuple[list[Steps], dict[str, float]]:
         return [self._between(trial, 0, READ)], {}
