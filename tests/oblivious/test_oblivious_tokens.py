@@ -10,11 +10,23 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import CapacityError, UnsupportedError
+from appliance.kernels.runtime import table, targets
+from appliance.oblivious import Sweeps
 from appliance.oblivious.cuts import cut_of
 from appliance.oblivious.encoder import LEAST, ROUNDS, class_of
+from appliance.text import tokenizer
 from appliance.text.tokenizer.pretokenizers import PRE_TOKENIZERS
+from tests.support import libraries
 from tests.support.extent import examples, some
-from tests.support.oblivious import both, drawn_texts, encoder_of, forms, small_merges, whole_words_of
+from tests.support.oblivious import (
+    both,
+    drawn_texts,
+    encoder_of,
+    forms,
+    metadata,
+    small_merges,
+    whole_words_of,
+)
 from tests.support.texts import TEXTS, around, random_texts
 from tests.support.vocabularies import byte_level, metadata_of
 
@@ -42,6 +54,16 @@ def test_hard_texts(pre: str) -> None:
     plain, swept = both(pre)
     for text in [*TEXTS, "".join(TEXTS)]:
         assert plain.encode(text) == swept.encode(text), text
+
+
+@pytest.mark.guests
+@pytest.mark.parametrize("target", [each.name for each in targets.supported()[1:]])
+def test_other_processors(target: str) -> None:
+    """So have those where no AVX-512 is: loads of single entries instead of shuffles."""
+    plain, swept = tokenizer.load(metadata()), tokenizer.load(metadata())
+    swept.sweeping = Sweeps(swept, table.load(target, libraries.library(target)))
+    for text in [*TEXTS, *drawn_texts(60, 240, 4)]:
+        assert plain.encode(text, parse_special=True) == swept.encode(text, parse_special=True), text
 
 
 def test_goldens() -> None:
