@@ -10,13 +10,11 @@ from appliance.kernels.layouts.tables import At, Numbers, Table
 
 SYMBOL_BITS = 20
 """Bits of a symbol. The two numbers of a pair's symbols have its rank above these bits, low half
-first; the third one is its least.
-
-A model whose symbols are below `NARROW` has two numbers for a pair: its symbols, in 16 bits each,
-then its rank and its least."""
+first; the third one is its least."""
 
 NARROW = 0xFFFF
-"""No rank, of a pair in two numbers."""
+"""Where all symbols are below this, a pair has two numbers: its symbols, in 16 bits each, then its
+rank and its least. This in the place of a rank is none."""
 
 NONE = (1 << 2 * (32 - SYMBOL_BITS)) - 1
 """No rank, and no token."""
