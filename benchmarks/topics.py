@@ -32,6 +32,7 @@ from appliance.cli import numbers
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
+from appliance.oblivious.contents import BodyReader
 from appliance.service.admission import prompts
 from appliance.text.template import ChatTemplate
 from tests.support import oblivious
@@ -73,11 +74,14 @@ def chat_part(swept: bool) -> Part:
     tokenizer = oblivious.both()[swept]
     template = ChatTemplate(oblivious.metadata()["tokenizer.chat_template"], {"eos_token": "<|im_end|>"})
 
+    bodies = BodyReader(oblivious.kernels())
+
     def count(body: bytes) -> int:
-        request = wire.parse(body, wire.ChatRequest)
+        written, contents = (bodies.read(body) if swept else None) or (body, None)
+        request = wire.parse(written, wire.ChatRequest)
         taken = prompts.take_turns(request)
         prompts.drop_text(request)
-        return prompts.encode(request, taken, template, tokenizer, (), len(body))[0].count
+        return prompts.encode(request, taken, template, tokenizer, (), len(body), stand_ins=contents)[0].count
 
     def prepared(text: str) -> Callable[[], int]:
         body = {"model": "demo", "messages": [{"role": "user", "content": text}], "max_tokens": 16}

@@ -18,6 +18,7 @@ from appliance.oblivious.pages import PAGE, PagedTable
 from appliance.oblivious.pairs import pair_table, single_merges, symbols_of
 from appliance.oblivious.wholes import whole_words
 from appliance.secure.locked import LockedBuffer
+from appliance.text.standins import Fill
 from appliance.text.tokenizer.partition import Span, SpecialText
 from appliance.text.tokenizer.tokenizer import MergeList
 
@@ -111,9 +112,9 @@ class Encoder:
         """Blocks of rounds that the last text took."""
 
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span], *,
-               inside: bool = False) -> list[int]:
+               inside: bool = False, fills: Sequence[Fill] = ()) -> list[int]:
         """Token ids of a text, in which special tokens are found but where a guarded one touches a
-        span. `inside`: as of `Tokenizer.encode`."""
+        span. `inside`: as of `Tokenizer.encode`. `fills`: what stands in the text in truth."""
         first = int(self._leads and not inside)
         data = bytes(first) + text.encode()
         spans = [(start + first, end + first) for start, end in _in_bytes(text, untrusted)]
@@ -121,7 +122,10 @@ class Encoder:
         with self._lock:
             room = self.room(length)
             try:
-                return self._run(data, spans, room, self._marks_of(tuple(specials)), first)
+                room.text.view[:length] = data.ljust(length, b"\0")
+                for start, own in fills:
+                    room.text.view[first + start:first + start + len(own)] = own
+                return self._run(len(data), spans, room, self._marks_of(tuple(specials)), first)
             finally:
                 room.wipe()
                 if length > _KEPT:
@@ -141,25 +145,25 @@ class Encoder:
             self._marks[specials] = MarkTable(specials)
         return self._marks[specials]
 
-    def _run(self, data: bytes, spans: Sequence[Span], room: TextRoom, marks: MarkTable, first: int) -> list[int]:
-        length = class_of(len(data))
+    def _run(self, count: int, spans: Sequence[Span], room: TextRoom, marks: MarkTable, first: int) -> list[int]:
+        length = class_of(count)
         barred = bytearray(length)
         for start, end in spans:
             barred[start:end] = b"\1" * (end - start)
-        room.text.view[:length], room.barred.view[:length] = data.ljust(length, b"\0"), barred
+        room.barred.view[:length] = barred
         call = np.frombuffer(room.call.view, np.int64)
         for name, value in (self._fixed | {
-                "TEXT": room.text.address, "COUNT": len(data), "LENGTH": length, "BARRED": room.barred.address,
+                "TEXT": room.text.address, "COUNT": count, "LENGTH": length, "BARRED": room.barred.address,
                 "MARKS": marks.address, "MARK_COUNT": marks.count, "WORK": room.work.address,
                 "STRIDE": room.stride, "FIRST": first}).items():
             call[TextPass.offsets[name] // 8] = value
-        count = self._encode(room.call.address)
+        made = self._encode(room.call.address)
         self.blocks = int(call[TextPass.offsets["BLOCKS"] // 8])
         if self.blocks < 0:
             raise CapacityError("a word of the text has too many merges, one after the other", code="text-too-long",
                                 hint='a long run of one character is one; privacy.memory_access = "open" takes it')
         tokens = room.stride * ARRAYS.index("token")
-        return memoryview(room.work.view[tokens:tokens + 4 * length].tobytes()).cast("i")[:count].tolist()
+        return memoryview(room.work.view[tokens:tokens + 4 * length].tobytes()).cast("i")[:made].tolist()
 
 
 def _in_bytes(text: str, spans: Sequence[Span]) -> list[Span]:

@@ -59,7 +59,7 @@ class StopTable:
         for name, value in values.items():
             self._call[StopPass.offsets[name] // 8] = value
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """The text of the next call, at most LENGTH bytes."""
         self._text[:len(data)] = data
         self._set(COUNT=len(data))

@@ -8,6 +8,7 @@ from appliance.errors import UnsupportedError
 from appliance.kernels.runtime.table import KernelTable
 from appliance.oblivious.encoder import Encoder
 from appliance.oblivious.rows import PieceRows
+from appliance.text.standins import Fill
 from appliance.text.tokenizer.partition import Span, SpecialText
 from appliance.text.tokenizer.tokenizer import Tokenizer
 
@@ -27,10 +28,10 @@ class Sweeps:
         self.encoder, self.rows = Encoder(tokenizer.merges, kernels), PieceRows(tokenizer, kernels)
 
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span], *,
-               inside: bool = False) -> list[int]:
+               inside: bool = False, fills: Sequence[Fill] = ()) -> list[int]:
         """Token ids of a text, in which special tokens are found but where a guarded one touches a
-        span. `inside`: as of `Tokenizer.encode`."""
-        return self.encoder.encode(text, specials, untrusted, inside=inside)
+        span. `inside`: as of `Tokenizer.encode`. `fills`: what stands in the text in truth."""
+        return self.encoder.encode(text, specials, untrusted, inside=inside, fills=fills)
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""

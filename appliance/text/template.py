@@ -28,6 +28,7 @@ from appliance.text.jinja import Template
 from appliance.text.jinja.marks import is_marked, own_of, part, spans_of
 from appliance.text.jinja.values import EXHAUSTED, Absent, Budget, TemplateFunction, Value
 from appliance.text.messages import CHATML, MessageForm, outside, prepare
+from appliance.text.standins import StandIns
 from appliance.text.tokenizer import Tokenizer
 
 # The bounds of a rendering. The costliest of 70 templates in use takes 640 steps per message and 8
@@ -174,11 +175,12 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
-               now: datetime | None = None) -> str:
+               now: datetime | None = None, stand_ins: StandIns | None = None) -> str:
         """The prompt for `messages`, each with "role" and "content" (a string, or text parts).
         `variables` are for the template (such as enable_thinking); `now` is the time that it may
         ask for. Names that the request does not have are none or undefined, see `_defaults`.
-        TemplateError says what in the messages or the template does not work."""
+        TemplateError says what in the messages or the template does not work, TextNeeded that the
+        template reads a text of which there is a stand-in alone."""
         given = {**outside({name: value for name, value in (variables or {}).items() if name not in _OWN}),
                  "messages": prepare(messages, self._form)}
         if tools is not None:
@@ -189,7 +191,7 @@ class ChatTemplate:
         size, failure = _size(given), None
         for defaults in self._defaults(given.keys() | own.keys()):
             budget = Budget(STEPS + STEPS_PER_MESSAGE * len(messages) + STEPS_PER_CHARACTER * size,
-                            ROOM + ROOM_PER_CHARACTER * size)
+                            ROOM + ROOM_PER_CHARACTER * size, stand_ins)
             try:
                 return self._template.render({**defaults, **given, **own}, budget)
             except RefusedMessagesError:
@@ -201,7 +203,8 @@ class ChatTemplate:
         raise failure or TemplateError("the chat template cannot be rendered")
 
     def render_open(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None,
-                    variables: Mapping[str, Any] | None = None, now: datetime | None = None) -> str:
+                    variables: Mapping[str, Any] | None = None, now: datetime | None = None,
+                    stand_ins: StandIns | None = None) -> str:
         """The prompt for `messages`, the last of which is to go on: it ends with what that one says
         so far. TemplateError as `render` has it, RefusedMessagesError for a template that does not
         write it as it is.
@@ -213,7 +216,8 @@ class ChatTemplate:
         *before, last = messages
         mark = f"END{secrets.token_hex(16)}"
         text = self.render([*before, {**last, "content": f"{last.get('content') or ''}{mark} "}],
-                           add_generation_prompt=False, tools=tools, variables=variables, now=now)
+                           add_generation_prompt=False, tools=tools, variables=variables, now=now,
+                           stand_ins=stand_ins)
         end = text.rfind(mark)
         if end < 0:
             raise RefusedMessagesError("the chat template does not write the last message as it is, so it cannot go on")
@@ -245,10 +249,15 @@ class ChatTemplate:
                            now=now)
         return self.tokens(text, tokenizer, most=most)
 
-    def tokens(self, text: str, tokenizer: Tokenizer, *, most: int = sys.maxsize, counted: bool = False) -> list[int]:
-        """Token ids of a rendered prompt, or their count alone, see `encode`."""
-        ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text),
-                               own=self.source + "\0" + own_of(text), most=most, counted=counted)
+    def tokens(self, text: str, tokenizer: Tokenizer, *, most: int = sys.maxsize, counted: bool = False,
+               stand_ins: StandIns | None = None) -> list[int]:
+        """Token ids of a rendered prompt, or their count alone, see `encode`. TextNeeded where a
+        character of the template's own is a stand-in."""
+        own = own_of(text)
+        if stand_ins is not None:
+            stand_ins.need(own)
+        ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text), own=self.source + "\0" + own,
+                               most=most, counted=counted, stand_ins=stand_ins)
         if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:
             ids.insert(0, tokenizer.bos)
         return ids

@@ -38,6 +38,7 @@ from tests.support.open_ended import undecided
 
 TABLE = Path(kernel_answers.__file__).with_name("known_answers.json")
 F32 = np.float32
+_BLANKS = " \t\n\v\f\r\x1c\x1d\x1e\x1f"
 _ROW_NBYTES = kernel_fetch.FORMAT.row_nbytes(kernel_fetch.COLUMNS)
 
 
@@ -269,6 +270,31 @@ def _stopped() -> bytes:
     return "".join(found).encode()
 
 
+def _read() -> bytes:
+    """By Python's own JSON. The strings that are texts stand in a body in the order of what it means."""
+    found = list[bytes]()
+    for body in kernel_search.bodies():
+        try:
+            document = json.loads(body)
+            turns = document["messages"]
+            texts = [turns[0]["content"], turns[1]["content"][0]["text"], *document["prompt"]]
+            told = [text.strip(_BLANKS).encode() for text in texts]
+        except ValueError:
+            texts = [" "]
+        if any(text.strip(_BLANKS) != text.strip() or text.isspace() for text in texts):
+            found.append(b"X")
+            continue
+        parts, at, number = list[str](), 0, 0
+        for string in re.finditer(r'"(?:[^"\\]|\\.)*"', body):
+            if number < len(texts) and json.loads(string[0]) == texts[number]:
+                text, core = texts[number], texts[number].strip()
+                before, after = (json.dumps(each)[1:-1] for each in text.split(core, 1))
+                parts += [body[at:string.start() + 1], before, chr(0xE000 + number), after]
+                at, number = string.end() - 1, number + 1
+        found += [("".join(parts) + body[at:]).encode(), *told]
+    return b"|".join(found)
+
+
 def _picked() -> bytes:
     pieces = kernel_inputs.stream("pieces", 3 * kernel_answers.PIECE).tobytes() + bytes(kernel_answers.PLACE)
     size = kernel_answers.PLACE
@@ -314,6 +340,7 @@ _ANSWERS: dict[str, Callable[[str], bytes]] = {
     "pick": lambda _rest: _picked(),
     "weigh": _weigh, "running": _running, "mark": _marked, "bring": _forward,
     "sort": _sorted, "add": _added, "place": _places, "encode": _encoded, "token": _pieces,
+    "quote": lambda _rest: _read(), "read": lambda _rest: _read(),
     "lockstep": lambda _rest: b"all threads kept step",
 }
 

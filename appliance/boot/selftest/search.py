@@ -9,6 +9,7 @@ from appliance.boot.selftest import inputs
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, points
 from appliance.oblivious import Sweeps, SweptStops
+from appliance.oblivious.contents import BodyReader
 from appliance.text.tokenizer import Tokenizer, load
 from appliance.text.tokenizer.tokenizer import byte_letters
 
@@ -87,3 +88,25 @@ def find_stops(table: KernelTable) -> bytes:
         passed = [stops.push(whole[start:start + 3]) for start in range(at, at + 120, 3)]
         found += ["|".join([*passed, stops.flush(), str(stops.found)]).encode()]
     return b"".join(found)
+
+
+BODY = ('{"model": "m", "messages": [{"role": "user", "content": " \\n a\\u0041\\u00e9\\u4e2d\\ud83d\\ude00\\"\\\\\\/'
+        '\\t|é中😀\\u0020"}, {"role": "assistant", "content": [{"type": "text", "text": "%s"}]}], "stop": "x", '
+        '"prompt": ["\\u3000b", "c"]}')
+FAULTS = ("\\ud83d", "\\udc00", "\\x", "\\u00g0", "a\x01", "b\\u00")
+
+
+def bodies() -> list[str]:
+    """Return bodies, with and without faults in their texts."""
+    whole = [BODY % text()[:600].replace("\n", "\\n"), *(BODY.replace("\\u3000", each) % "a" for each in FAULTS)]
+    return [whole[0].replace("\\u3000", ""), *whole]
+
+
+def read_string(table: KernelTable) -> bytes:
+    """Return bodies with stand-ins in the place of their texts, and these; an X for a body that is not read."""
+    reader, found = BodyReader(table), list[bytes]()
+    for body in bodies():
+        read = reader.read(body.encode())
+        found.append(b"X" if read is None else read[0])
+        found += [] if read is None else [bytes(read[1].bytes_of(number)) for number in range(len(read[1]))]
+    return b"|".join(found)

@@ -111,3 +111,21 @@ class StopPass(Table):
     FOUND: int  # written: 1 and the place of the last byte of what was found, or 0
     ENDED: int  # written: new bytes up to its end
     HELD: int  # written: bytes at the end that may become a stop string
+
+
+class ReadPass(Table):
+    """One call of `quote_places`, on a body, or of `read_string`, on what stands between two quotes.
+    Work arrays have an int32 for each byte of the class; 4 of them may be written before `CODES`
+    and `ALIVE`."""
+
+    TEXT: int  # address of LENGTH + 4 bytes
+    COUNT: int  # bytes of the string
+    LENGTH: int  # bytes of its class
+    CODES: int  # address; written: 1 at each quote of a string, or the string's bytes
+    ALIVE: int  # address
+    AWAY: int  # address
+    NBYTES: int  # written: bytes of the string that is meant
+    LEADING: int  # written: of these, white space of ASCII at its beginning
+    TRAILING: int  # written: and at its end
+    SPACED: int  # written: 1 where other white space is next to that
+    FAULTY: int  # written: 1 where it is no string of JSON in UTF-8

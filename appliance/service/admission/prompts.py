@@ -28,6 +28,7 @@ from appliance.service.admission.redaction import Rule, redact
 from appliance.text.calls import readers
 from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.jinja.values import EXHAUSTED
+from appliance.text.standins import StandIns, TextNeeded
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
 
@@ -143,18 +144,31 @@ class PromptTokens:
 def encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
            tokenizer: Tokenizer, rules: Sequence[Rule], most: int,
            between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str, *,
-           guided: bool = False, exact: bool = False) -> list[PromptTokens]:
+           guided: bool = False, exact: bool = False, stand_ins: StandIns | None = None) -> list[PromptTokens]:
     """The prompt of what `take_turns` took of a chat, or a completion's prompts. RequestError,
     early, for one of more than `most` tokens, with their number where counts are told as they are
     (`exact`). RequestError also for ids that are none, where redaction would change a function, and
     for a suffix or a message that the model cannot go on with. `between` is called every few
     milliseconds of redaction, and may end it. `path`: where the parameters of a function stand in
-    the request. `guided`: with a negative prompt, that of the request or the default."""
+    the request. `guided`: with a negative prompt, that of the request or the default. `stand_ins`:
+    of the request's texts."""
     between()
+    if rules and isinstance(request, CompletionRequest) and not all(isinstance(each, str) for each in request.prompts):
+        raise findings.refusal_of(features.exclusion(features.TOKEN_IDS, features.REDACTED_PROMPTS), name="prompt")
+    make = functools.partial(_encode, request, given, template, tokenizer, most, path, guided=guided, exact=exact)
+    if stand_ins is not None:
+        with contextlib.suppress(TextNeeded):
+            try:
+                return make(clean=str, stand_ins=stand_ins)
+            finally:  # also of a refusal
+                stand_ins.settle()
+    return make(clean=lambda text: redact(rules, text if stand_ins is None else stand_ins.lift(text), between))
 
-    def clean(text: str) -> str:
-        return redact(rules, text, between)
 
+def _encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
+            tokenizer: Tokenizer, most: int, path: Callable[[int], str], *, clean: chats.Clean, guided: bool,
+            exact: bool, stand_ins: StandIns | None = None) -> list[PromptTokens]:
+    """As `encode` says. TextNeeded where that takes a text that has a stand-in."""
     if isinstance(request, ChatRequest):
         if template is None:
             raise RequestError("no_chat_template", param="model")
@@ -165,21 +179,24 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
         told, others = [chats.Turn(*turn) for turn in turns], list[int]()
         if guided:  # one after the other: both texts at once would take twice the memory
             other = chats.chat_of(template, chats.negative(told, request.negative_prompt), tools, clean)
-            text = _render(template, other, variables, request)
-            others = _within(functools.partial(template.tokens, text, tokenizer), most, exact=exact)
-        rendered = _render(template, chats.chat_of(template, told, tools, clean), variables, request)
-        own = _within(functools.partial(template.tokens, rendered, tokenizer), most, exact=exact)
+            text = _render(template, other, variables, request, stand_ins)
+            others = _within(functools.partial(template.tokens, text, tokenizer, stand_ins=stand_ins), most,
+                             exact=exact)
+        rendered = _render(template, chats.chat_of(template, told, tools, clean), variables, request, stand_ins)
+        own = _within(functools.partial(template.tokens, rendered, tokenizer, stand_ins=stand_ins), most, exact=exact)
         return [PromptTokens(own, tools, readers.opened(template, rendered), others)]
 
     def tokens(given: str | Sequence[int], name: str, *, special: bool = True) -> list[int]:
         if isinstance(given, str):
-            return _within(functools.partial(tokenizer.encode, clean(given), add_special=special), most, exact=exact)
-        return _ids(given, name, tokenizer, rules)
+            return _within(functools.partial(tokenizer.encode, clean(given), add_special=special, stand_ins=stand_ins),
+                           most, exact=exact)
+        return _ids(given, name, tokenizer)
 
     if request.suffix is None:
         made = [tokens(each, "prompt") for each in request.prompts]
     else:
-        suffix = _within(functools.partial(tokenizer.encode, clean(request.suffix)), most, exact=exact)
+        suffix = _within(functools.partial(tokenizer.encode, clean(request.suffix), stand_ins=stand_ins), most,
+                         exact=exact)
         made = [_filling(tokenizer, tokens(each, "prompt", special=False), suffix, most) for each in request.prompts]
     if not guided:
         return [PromptTokens(each) for each in made]
@@ -200,10 +217,8 @@ def _within(make: Callable[..., list[int]], most: int, *, exact: bool) -> list[i
         raise too_long(most, count) from None
 
 
-def _ids(given: Sequence[int], name: str, tokenizer: Tokenizer, rules: Sequence[Rule]) -> list[int]:
-    """A prompt that came as token ids. RequestError where they are none, or are to be redacted."""
-    if rules:
-        raise findings.refusal_of(features.exclusion(features.TOKEN_IDS, features.REDACTED_PROMPTS), name=name)
+def _ids(given: Sequence[int], name: str, tokenizer: Tokenizer) -> list[int]:
+    """A prompt that came as token ids. RequestError where they are none."""
     if any(token >= tokenizer.vocab_size for token in given):
         raise RequestError("invalid_value", f"{name}: token ids lie below {tokenizer.vocab_size}", param=name)
     return list(given)
@@ -218,20 +233,22 @@ def _filling(tokenizer: Tokenizer, before: list[int], after: list[int], most: in
     return ids
 
 
-def _render(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, object], request: ChatRequest) -> str:
+def _render(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, object], request: ChatRequest,
+            stand_ins: StandIns | None) -> str:
     """The text of a chat. Where a template takes no system's message, which says what tools there
     are, a user says it."""
     def render(messages: Sequence[chats.Message], tools: Sequence[chats.Message] | None) -> str:
         if request.continue_final_message:
-            return template.render_open(messages, tools=tools, variables=variables)
-        return template.render(messages, add_generation_prompt=request.begins, tools=tools, variables=variables)
+            return template.render_open(messages, tools=tools, variables=variables, stand_ins=stand_ins)
+        return template.render(messages, add_generation_prompt=request.begins, tools=tools, variables=variables,
+                               stand_ins=stand_ins)
 
     try:
         return render(chat.messages, chat.tools)
     except RefusedMessagesError:
         other = chats.systems_first(chat.messages) or chats.thoughts_with_text(chat.messages)
         if other is not None:
-            return _render(template, chat._replace(messages=other), variables, request)
+            return _render(template, chat._replace(messages=other), variables, request, stand_ins)
         if chat.offered is None or chat.messages[0]["content"] != chat.offered:
             raise
         return render(chats.without_system(chat), None)

@@ -229,9 +229,11 @@ async def _material(asked: Inquiry, access: Access, *, guided: bool = False) -> 
     request, model = asked.request, access.model
     offer, structure = _form(model, request)
     given = _variables(model, request, asked.ignored) if isinstance(request, ChatRequest) else {}
-    made = await _tokens(asked.service, model, request, offer, given, guided=guided)
+    made = await _tokens(asked, model, offer, given, guided=guided)
     prompts.drop_text(request)
     asked.exchange.forget_text()
+    if asked.exchange.contents is not None:
+        asked.exchange.contents.close()
     return Material(made, offer, structure)
 
 
@@ -294,8 +296,9 @@ def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, promp
     return _Reading(reader, visible)
 
 
-async def _tokens(service: Wiring, model: ServedModel, request: ChatRequest | CompletionRequest,
-                   offer: Offer, given: Mapping[str, object], *, guided: bool) -> list[PromptTokens]:
+async def _tokens(asked: Inquiry, model: ServedModel, offer: Offer, given: Mapping[str, object], *,
+                  guided: bool) -> list[PromptTokens]:
+    service, request, contents = asked.service, asked.request, asked.exchange.contents
     most = most_tokens(service.policy.limits, model.running.context_length, model.bounds)
     rules = service.substitutions_in("prompt")
     least = prompts.at_least(request, model.tokenizer)
@@ -305,7 +308,7 @@ async def _tokens(service: Wiring, model: ServedModel, request: ChatRequest | Co
     try:
         return await service.prompts.ready(length, lambda: prompts.encode(
             request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path, guided=guided,
-            exact=service.rounding == 1))
+            exact=service.rounding == 1, stand_ins=contents))
     except CapacityError:  # of what surrounds a suffix
         raise too_long(most) from None
     finally:

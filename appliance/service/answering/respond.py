@@ -17,6 +17,7 @@ from litestar.response import Stream
 from appliance.api import findings, marks
 from appliance.api.adapter import Adapter, Encoding, Translation
 from appliance.api.answers import AnswerFacts
+from appliance.api.problems import RequestError
 from appliance.api.wishes.ignored import Ignored
 from appliance.http.body import read_json, unless_gone
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
@@ -105,16 +106,23 @@ async def _read(request: Request[Any, Any, Any], adapter: Adapter, ignored: Igno
         body = await read_json(request, service.policy.limits.request_size_bytes)
         exchange.read(body)
         exchange.departure.alike = service.parcel is not None and _STREAM.search(body) is not None
-    return await _parse(service, body, adapter, ignored)
+    return await _parse(service, exchange, body, adapter, ignored)
 
 
-async def _parse(service: Wiring, body: bytes, adapter: Adapter, ignored: Ignored) -> Translation:
+async def _parse(service: Wiring, exchange: Exchange, body: bytes, adapter: Adapter, ignored: Ignored) -> Translation:
     """A body as a request. A long one is read in a thread: the event loop has other clients'
     streams to serve."""
     limits, fields = service.policy.limits, service.policy.privacy.redaction.fields
 
     def read() -> Translation:
         marks.check(body, marks.MOST + limits.prompt_tokens)
+        found = None if service.bodies is None or adapter.tells_tokens else service.bodies.read(body)
+        if found is not None:
+            written, exchange.contents = found
+            exchange.closing.append(exchange.contents.close)
+            with contextlib.suppress(RequestError):  # which is told of the body itself
+                return adapter.read(written, fields, ignored)
+            exchange.contents = None
         return adapter.read(body, fields, ignored)
 
     return read() if len(body) <= LONG else await service.prompts.ready(len(body), read)

@@ -21,6 +21,7 @@ from appliance.api.shapes import error_event
 from appliance.audit.digests import Digests
 from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import new_request_id
+from appliance.oblivious.contents import Contents
 from appliance.service.admission.privacy import Pacer, Timing
 from appliance.service.admission.tenants import Caller
 from appliance.service.attesting.receipts import ReceiptCase
@@ -105,6 +106,7 @@ class Exchange:
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
     digests: Digests | None = None  # of what was asked and answered; None: the log keeps none
     receipt: ReceiptCase | None = None  # of an answer that is to end with one
+    contents: Contents | None = None  # texts of the request that are no texts of Python's
     forget_text: Callable[[], None] = lambda: None  # called once the request's text is tokens
 
     def __post_init__(self) -> None:

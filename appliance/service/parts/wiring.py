@@ -16,6 +16,8 @@ from appliance.audit.digests import Salts
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
 from appliance.boot.running.interval import interval_of
+from appliance.kernels.runtime import table
+from appliance.oblivious.contents import BodyReader
 from appliance.policy.schema import Policy
 from appliance.secure.residue import Scrubber
 from appliance.service.admission import quotas
@@ -89,6 +91,7 @@ class Wiring:
     attesting: Attesting
     readiness: Readiness
     facts: Facts
+    bodies: BodyReader | None = None  # None: texts of a request are Python's
     books: Books = field(default_factory=Books)
     prompts: Prompts = field(default_factory=Prompts)
 
@@ -161,7 +164,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
         constraints=Constraints(roster.askers, scrubber.begin_soon), scrubber=scrubber,
         salts=Salts() if booted.audit.version > 1 else None, attesting=attesting,
         readiness=Readiness(booted.audit, booted.state if policy.audit.sink == "state" else None),
-        facts=Facts(booted, roster, accounts))
+        facts=Facts(booted, roster, accounts), bodies=_bodies(booted))
     if service.salts is not None:
         closing.callback(service.salts.wipe)
     closing.callback(service.models.close)
@@ -173,6 +176,15 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
         service.models.loaded[name] = service.models.serve(running)
         metrics.watch_model(service.models.loaded[name], service.traffic)
     return service
+
+
+def _bodies(booted: Booted) -> BodyReader | None:
+    """The reader of bodies, where pages are to tell nothing and a redaction needs no texts."""
+    privacy = booted.policy.privacy
+    redacts = "prompt" in privacy.redaction.apply_to and rules_of(privacy.redaction, booted.kernels)
+    if privacy.memory_access == "open" or redacts:
+        return None
+    return BodyReader(table.load() if booted.kernels is None else booted.kernels)
 
 
 def _attesting(booted: Booted) -> Attesting:

@@ -53,7 +53,9 @@ class Pairs(Expression):
 
     def value(self, run: Rendering, scope: Scope) -> Value:
         run.budget.make(2 * ITEM_COST * len(self.pairs))
-        return {operators.key(name.value(run, scope)): item.value(run, scope) for name, item in self.pairs}
+        made = {operators.key(name.value(run, scope)): item.value(run, scope) for name, item in self.pairs}
+        run.budget.need(*made)
+        return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from appliance.text.jinja.values import (
     is_true,
     kind,
 )
+from appliance.text.standins import BLANKS
 
 MAX_WIDTH = 1000  # of indentation, and of a number as text
 _WORD = re.compile(r"([-\s({\[<]+)")  # what words begin after
@@ -45,6 +46,8 @@ def length(budget: Budget, value: Value) -> int:
         return 0
     if not isinstance(value, str | list | tuple | dict):
         raise Misuse(f"{kind(value)} has no length")
+    if isinstance(value, str):
+        budget.need(value)
     return len(value)
 
 
@@ -55,7 +58,9 @@ def stripping(left: bool = True, right: bool = True) -> Callable[..., str]:
         text = budget.to_text(value)
         budget.make(len(text))
         budget.match(len(text), chars)
-        return marks.strip(text, None if chars is None else text_of(chars, "strip"), left, right)
+        characters = None if chars is None else text_of(chars, "strip")
+        budget.need("" if characters is None or BLANKS.issuperset(characters) else text, characters)
+        return marks.strip(text, characters, left, right)
 
     return strip
 
@@ -65,6 +70,7 @@ def recased(change: Callable[[str], str]) -> Callable[..., str]:
 
     def apply(budget: Budget, value: Value) -> str:
         text = budget.to_text(value)
+        budget.need(text)
         budget.make(len(text))
         return marks.recase(text, change(text))
 
@@ -81,6 +87,7 @@ def replace(budget: Budget, value: Value, old: Value, new: Value, count: Value =
     """With `old` replaced by `new`."""
     text, old, new = budget.to_text(value), budget.to_text(old), budget.to_text(new)
     budget.read(len(text))
+    budget.seek(text, old or None)
     times = text.count(old) if count is None else whole(count, "replace", -1, 1 << 31)
     budget.make(len(text) + max(times, 0) * (len(new) + ITEM_COST))
     return marks.replace(text, old, new, -1 if count is None else times)
@@ -98,6 +105,7 @@ def tojson(budget: Budget, value: Value, indent: Value = None, ensure_ascii: boo
            sort_keys: bool = False, separators: Value = None, **_: Value) -> str:
     """As JSON, the way Hugging Face's templates have it: nothing escaped for HTML."""
     value = None if isinstance(value, Absent) else value
+    budget.need(value)
     size = budget.measure(value)
     width = 0 if indent is None else whole(len(indent) if isinstance(indent, str) else indent, "tojson", 0, 16)
     budget.make((6 + 4 * width) * size)
@@ -113,6 +121,7 @@ def tojson(budget: Budget, value: Value, indent: Value = None, ensure_ascii: boo
 def from_json(budget: Budget, value: Value) -> Value:
     """The value of a JSON text."""
     text = text_of(value, "from_json")
+    budget.need(text)
     budget.make(ITEM_COST * len(text))
     try:
         parsed = json.loads(text)
@@ -139,6 +148,7 @@ def sort(budget: Budget, value: Value, reverse: bool = False, case_sensitive: bo
 def _sorted(budget: Budget, items: list[Value], part: Callable[[Value], Value], case_sensitive: bool = False,
             reverse: bool = False) -> list[Value]:
     keys = [part(item) for item in items]
+    budget.need(keys)
     if not any(all(isinstance(value, wanted) for value in keys) for wanted in (str, int | float)):
         raise Misuse("only strings or only numbers have an order")
     characters = sum(len(value) for value in keys if isinstance(value, str))
@@ -158,6 +168,7 @@ def unique(budget: Budget, value: Value) -> list[Value]:
         budget.step()
         name = key(item)
         if isinstance(name, str):
+            budget.need(name)
             budget.make(len(name))
             name = name.lower()
         if name not in keys:
@@ -204,6 +215,7 @@ def indent(budget: Budget, value: Value, width: Value = 4, first: bool = False, 
     """Each line but the first indented; all that ends a line becomes a newline."""
     text = budget.to_text(value)
     margin = width if isinstance(width, str) else " " * whole(width, "a width", 0, MAX_WIDTH)
+    budget.need(text)
     text = budget.joined([text, "\n"])
     budget.make(len(text) + (len(margin) + ITEM_COST) * len(text.splitlines()))
     lines = marks.lines(text)
@@ -226,6 +238,7 @@ def end_item(index: int) -> Callable[[Budget, Value], Value]:
 def reverse(budget: Budget, value: Value) -> Value:
     """From the last to the first."""
     if isinstance(value, str):
+        budget.need(value)
         budget.make(len(value))
         return marked_like(value[::-1], value)
     return budget.make_list(budget.items_of(value)[::-1])
@@ -243,6 +256,7 @@ def pairs(budget: Budget, value: Value) -> list[Value]:
 
 def to_int(budget: Budget, value: Value, default: Value = 0) -> Value:
     """As a whole number, without what follows its point, or the default."""
+    budget.need(value)
     if isinstance(value, str) and len(value) > MAX_WIDTH:
         return default
     for number in (int, lambda text: int(float(text))):

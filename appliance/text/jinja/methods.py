@@ -58,6 +58,7 @@ def item(budget: Budget, target: Value, index: Value) -> Value:
     """`target[index]`: an item, or else a method."""
     if isinstance(target, Undefined):
         raise Misuse(f"{kind(target)} has no items")
+    budget.need(index, target if isinstance(target, str) else None)
     if isinstance(target, dict) and budget.contains(target, index):
         return target[index]
     if isinstance(target, str | list | tuple) and isinstance(index, int):
@@ -71,6 +72,7 @@ def section(budget: Budget, target: Value, *bounds: Value) -> Value:
         raise Misuse("the bounds of a slice are not numbers")
     span = slice(*bounds)
     if isinstance(target, str):
+        budget.need(target)
         budget.make(len(target))
         first, last, stride = span.indices(len(target))
         return marks.part(target, first, max(first, last)) if stride == 1 else marks.marked_like(target[span], target)
@@ -88,6 +90,7 @@ def _splitting(split: Callable[..., list[str]]) -> Callable[..., list[Value]]:
         if sep is not None and not text_of(sep, "split"):
             raise Misuse("split needs a separator that is not empty")
         budget.match(len(text), sep)
+        budget.seek(text, sep)
         budget.make(len(text) + ITEM_COST * (1 + (text.count(sep) if sep is not None else len(text) // 2)))
         pieces = split(text, sep, limit)
         return list(marks.parts_in_order(text, pieces, None if sep is None else len(sep)))
@@ -96,6 +99,7 @@ def _splitting(split: Callable[..., list[str]]) -> Callable[..., list[Value]]:
 
 
 def _split_lines(budget: Budget, text: str, keepends: Value = False) -> list[Value]:
+    budget.need(text)
     budget.make(len(text) + ITEM_COST * (1 + len(text)))
     return list(marks.lines(text, keepends=bool(keepends)))
 
@@ -108,7 +112,11 @@ def _asking(question: Callable[..., Value]) -> Callable[..., Value]:
         if not all(isinstance(value, str | int) or (isinstance(value, tuple) and all(
                 isinstance(part, str) for part in value)) for value in given):
             raise Misuse("a method of a string needs strings")
-        return question(str(text), *given)
+        budget.seek(text, *given or (None,))
+        answer = question(str(text), *given)
+        if question is str.find and answer >= 0:  # the place goes by what stands before
+            budget.need(text)
+        return answer
 
     return ask
 
@@ -116,6 +124,7 @@ def _asking(question: Callable[..., Value]) -> Callable[..., Value]:
 def _format(budget: Budget, text: str, *given: Value, **named: Value) -> str:
     """`"...".format(...)`: fields are numbers or names, without attributes, items or a format of
     their own."""
+    budget.need(text)
     if len(text) > 1 << 16:
         raise Misuse("a pattern for format is too long")
     parts: list[str] = []

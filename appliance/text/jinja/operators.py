@@ -59,6 +59,7 @@ def compare(sign: str, budget: Budget, left: Value, right: Value, /) -> bool:
         return budget.contains(right, left) == (sign == "in")
     if isinstance(left, str) and isinstance(right, str):
         budget.read(min(len(left), len(right)))
+        budget.need(left, right)
     elif not isinstance(left, int | float) or not isinstance(right, int | float):
         raise Misuse(f"{kind(left)} and {kind(right)} have no order")
     return _ORDER[sign](left, right)
@@ -136,6 +137,8 @@ def attribute_path(budget: Budget, value: Value, path: Value) -> Value:
         budget.read(len(text_of(path, "an attribute")))
     names = [path] if isinstance(path, int) else path.split(".")
     for name in names:
+        if isinstance(value, str):
+            budget.need(value)
         if isinstance(value, dict):
             value = value.get(name, Undefined(str(name)))
         elif isinstance(value, str | list | tuple) and str(name).isdecimal() and len(str(name)) < 9:

@@ -13,6 +13,7 @@ from typing import Any
 
 from appliance.errors import TemplateError
 from appliance.text.jinja.marks import Marked, concatenate, mark
+from appliance.text.standins import StandIns, holds
 
 MAX_INT = 1 << 63
 MAX_NESTING = 200  # of lists and dicts
@@ -114,6 +115,21 @@ class Budget:
 
     steps: int
     room: int
+    stand_ins: StandIns | None = None  # in the place of texts; None: every text is itself
+
+    def need(self, *values: Value) -> None:
+        """Say that an operation reads texts themselves. TextNeeded where they are not there."""
+        if self.stand_ins is not None:
+            self.stand_ins.need(*values)
+
+    def seek(self, text: str, *words: Value) -> None:
+        """Say that words are looked for in a text. TextNeeded where that cannot be told."""
+        if self.stand_ins is not None:
+            for word in words:
+                if isinstance(word, str):
+                    self.stand_ins.seek(text, word)
+                else:
+                    self.seek(text, *word) if isinstance(word, tuple) else self.need(text)
 
     def step(self, count: int = 1) -> None:
         """Count work."""
@@ -160,6 +176,7 @@ class Budget:
         if isinstance(value, Undefined):
             return ""
         if isinstance(value, list | tuple | dict):
+            self.need(value)
             self.make(self.measure(value))
             text = str(value)
             return mark(text) if has_marked(value) else text
@@ -180,6 +197,7 @@ class Budget:
                 self.equal(*pair, depth + 1) for pair in zip(left, right, strict=True))
         if isinstance(left, str) and isinstance(right, str):
             self.read(min(len(left), len(right)))
+            self.seek(*((left, right) if holds(left) else (right, left)))
         return bool(left == right)
 
     def contains(self, container: Value, item: Value) -> bool:
@@ -190,8 +208,10 @@ class Budget:
             if not isinstance(item, str):
                 raise Misuse(f"{kind(item)} cannot be looked for in a string")
             self.read(len(container))
+            self.seek(container, item)
             return item in container
         if isinstance(container, dict):
+            self.need(item)
             return isinstance(item, SCALARS) and item in container
         return any(self.equal(item, other) for other in self.items_of(container))
 
@@ -202,6 +222,8 @@ class Budget:
         if isinstance(value, list | tuple):
             return value
         if isinstance(value, dict | str):
+            if isinstance(value, str):
+                self.need(value)
             self.make(ITEM_COST * len(value))
             return [mark(letter) for letter in value] if isinstance(value, Marked) else list(value)
         raise Misuse(f"{kind(value)} cannot be gone through")

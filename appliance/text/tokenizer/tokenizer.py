@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self, SupportsIndex
 import numpy as np
 
 from appliance.errors import TokenizerError
+from appliance.text.standins import Fill, StandIns
 from appliance.text.tokenizer.merging import merge
 from appliance.text.tokenizer.partition import TEXT, Fragment, Partitioner, Span, SpecialText, check_count
 from appliance.text.tokenizer.pretokenizers import PreTokenizer
@@ -36,6 +37,7 @@ _LETTER_OF_BYTE = dict(enumerate(byte_letters()))
 _BYTE_OF_LETTER = {letter: byte for byte, letter in _LETTER_OF_BYTE.items()}
 _HEX_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _KNOWN = 4096  # words of a call whose tokens are kept
+_MOST_NBYTES = 4  # of a character
 _HEX_BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
@@ -57,9 +59,9 @@ class Sweeping(Protocol):
     """A form of a tokenizer that touches the same pages for all texts of a length."""
 
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span], *,
-               inside: bool) -> list[int]:
+               inside: bool, fills: Sequence[Fill] = ()) -> list[int]:
         """Token ids of a text. Special tokens are found in it, but a guarded one never touches a
-        span. `inside`: as of `Tokenizer.encode`."""
+        span. `inside`: as of `Tokenizer.encode`. `fills`: what stands in the text in truth."""
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""
@@ -94,14 +96,15 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False,
                untrusted: Sequence[Span] = (), own: str = "", most: int = sys.maxsize,
-               inside: bool = False, counted: bool = False) -> list[int]:
+               inside: bool = False, counted: bool = False, stand_ins: StandIns | None = None) -> list[int]:
         """Token ids of `text`; CapacityError as soon as it is certain that there are more than
         `most`, so that what a text takes goes with what is allowed, not with its length.
         `add_special` adds what the model wants around a text (such as bos). `parse_special` reads
         the text of control tokens as these tokens, but where it touches one of the `untrusted`
         (start, end) spans. User-defined tokens that are marks in `own` are read in the same way.
         `inside`: the text continues another, so that no space is put before it. `counted`: what
-        is returned has only the length that the ids would have.
+        is returned has only the length that the ids would have. `stand_ins`: of texts that are
+        not in `text` themselves, for a tokenizer that sweeps.
         Words are looked up once per call: nothing is kept between calls, so that no text can be
         guessed from how long another one takes. TokenizerError for lone surrogates."""
         _check_text(text)
@@ -109,8 +112,12 @@ class Tokenizer:
         ids: list[int] = _Counted() if counted else []
         ids += [vocabulary.special["bos"]] if add_special and self.add_bos else []
         if self.sweeping is not None:
-            check_count(len(ids) + self.at_least(text), most)
-            ids += self.sweeping.encode(text, self._partitioner.specials(parse_special, own), untrusted, inside=inside)
+            fills = list[Fill]()
+            if stand_ins is not None:
+                text, untrusted, fills = stand_ins.fill(text, untrusted)
+            check_count(len(ids) + self.at_least(text) // (_MOST_NBYTES if fills else 1), most)
+            ids += self.sweeping.encode(text, self._partitioner.specials(parse_special, own), untrusted, inside=inside,
+                                        fills=fills)
         else:
             self._encode_parts(self._partitioner.partition(text, parse_special, untrusted, own, most), text,
                                not inside, ids, most)

@@ -1,0 +1,201 @@
+"""The texts of a request, from the JSON of its body to the bytes of a prompt, without an object of
+Python that has one of them.
+
+The kernel `quote_places` finds the strings of a body. What stands between them, and names of
+members, say which of them are texts of the caller's: messages, prompts, instructions. The kernel
+`read_string` makes their bytes. In the body, a stand-in takes the place of each (`text.standins`).
+White space at its ends stays where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.kernels.layouts.blind import ReadPass
+from appliance.kernels.runtime.table import KernelTable
+from appliance.oblivious.encoder import class_of
+from appliance.oblivious.stops import LENGTH as PART
+from appliance.oblivious.stops import StopTable
+from appliance.secure.locked import LockedBuffer
+from appliance.text.standins import FIRST, MOST, StandIns, TextNeeded
+
+TOPS = frozenset({"messages", "prompt", "suffix", "negative_prompt", "system", "input", "instructions"})
+PARTS = frozenset({"content", "text", "thinking", "reasoning", "reasoning_content"})
+"""Members of a body, and of what is in them, whose strings are texts."""
+_KEPT = 1 << 16  # bytes of the longest body whose memory is kept
+_SPARE = 4  # places before a work array that are written
+_BRACKET = re.compile(rb"[][{}]")
+_OWN = re.compile(rb"\xee|\xef[\x80-\xa3]|\\u(?:[eE]|[fF][0-8])")  # in UTF-8, or escaped: maybe a stand-in's character
+
+
+class Contents(StandIns):
+    """The texts of one request. Close it when the prompt is there."""
+
+    def __init__(self, kernels: KernelTable, nbytes: int) -> None:
+        """Errors as of `LockedBuffer`."""
+        super().__init__()
+        self._find, self._memory = kernels.function("find_stops"), LockedBuffer(nbytes, "prompts")
+        self._ends = [0]
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def add(self, codes: NDArray[np.int32]) -> None:
+        """One more text: its bytes, an int32 each."""
+        end = self._ends[-1] + len(codes)
+        np.copyto(np.frombuffer(self._memory.view, np.uint8)[self._ends[-1]:end], codes, casting="unsafe")
+        self._ends.append(end)
+
+    def bytes_of(self, number: int) -> memoryview:
+        """The text of a number. TextNeeded for one that is none of a text."""
+        if number >= len(self):
+            raise TextNeeded
+        return self._memory.view[self._ends[number]:self._ends[number + 1]]
+
+    def settle(self) -> None:
+        """Raise TextNeeded where a word that was looked for is in a text."""
+        words, self.sought = sorted(self.sought, key=len, reverse=True), set()
+        if not words:
+            return
+        table = StopTable([word.encode("utf-8", "surrogatepass") for word in words])
+        hits = 0
+        for number in range(len(self)):
+            data = self.bytes_of(number)
+            for at in range(0, len(data), PART):
+                table.write(data[at:at + PART])
+                self._find(table.address)
+                hits |= table.result()[0]
+            table.wipe()
+        if hits:
+            raise TextNeeded
+
+    def close(self) -> None:
+        """Wipe all texts. The memory goes with the last view of it."""
+        self._ends = [0]
+        self._memory.wipe()
+
+
+class _Room:
+    """The memory that bodies of so many bytes are read in, one at a time."""
+
+    def __init__(self, size: int) -> None:
+        self.turn, self._stride = threading.Lock(), 4 * (size + _SPARE)
+        self.text, self.work = LockedBuffer(size, "prompts"), LockedBuffer(3 * self._stride, "prompts")
+        self.call = LockedBuffer(ReadPass.nbytes, "prompts")
+        self.codes = np.frombuffer(self.work.view, np.int32)[_SPARE:size + _SPARE]
+
+    def set(self, **values: int) -> None:
+        """Write into the call's table."""
+        own = {name: self.work.address + 4 * _SPARE + self._stride * place
+               for place, name in enumerate(("CODES", "ALIVE", "AWAY"))}
+        call = np.frombuffer(self.call.view, np.int64)
+        for name, value in (own | values).items():
+            call[ReadPass.offsets[name] // 8] = value
+
+    def wipe(self) -> None:
+        """Overwrite what came of a body."""
+        for each in (self.text, self.work, self.call):
+            each.wipe()
+
+
+class BodyReader:
+    """Reads bodies. Threads may share it: those with bodies of about one length take turns."""
+
+    def __init__(self, kernels: KernelTable) -> None:
+        self._kernels, self._rooms = kernels, dict[int, _Room]()
+        self._mark, self._read = kernels.function("quote_places"), kernels.function("read_string")
+
+    def read(self, body: bytes) -> tuple[bytes, Contents] | None:
+        """A body in which stand-ins are in the place of texts, and these. None for one without
+        texts, with a fault in one, or with characters of its own that are stand-ins."""
+        length = class_of(len(body))
+        size = 1 << (length + PART - 1).bit_length()
+        room = self._rooms.get(size)
+        if room is None:
+            room = _Room(size)
+            if size <= 2 * _KEPT:
+                room = self._rooms.setdefault(size, room)
+        with room.turn:
+            try:
+                return self._parts(body, length, room)
+            finally:
+                room.wipe()
+
+    def _parts(self, body: bytes, length: int, room: _Room) -> tuple[bytes, Contents] | None:
+        room.text.view[:len(body)] = body
+        room.set(TEXT=room.text.address, COUNT=len(body), LENGTH=length)
+        self._mark(room.call.address)
+        places = list(texts_of(body, np.flatnonzero(room.codes[:len(body)]).tolist()))
+        if not 0 < len(places) <= MOST:
+            return None
+        contents, parts, at = Contents(self._kernels, sum(end - start for start, end in places)), list[bytes](), 0
+        with contextlib.ExitStack() as unused, contextlib.suppress(_FaultyError):
+            unused.callback(contents.close)
+            for start, end in places:
+                parts += [body[at:start], self._one(contents, room, start, end)]
+                at = end
+            parts.append(body[at:])
+            if len(contents) and not any(map(_OWN.search, parts[::2])):
+                unused.pop_all()
+                return b"".join(parts), contents
+        return None
+
+    def _one(self, contents: Contents, room: _Room, start: int, end: int) -> bytes:
+        """What stands in the place of a string: a stand-in, with white space around it."""
+        room.set(TEXT=room.text.address + start, COUNT=end - start, LENGTH=class_of(end - start))
+        self._read(room.call.address)
+        done = ReadPass(room.call.address)
+        nbytes, leading, trailing = done.NBYTES, done.LEADING, done.TRAILING
+        if done.FAULTY or done.SPACED:
+            raise _FaultyError
+        if leading == nbytes:
+            return _blanks(room.codes[:nbytes])
+        first, last = _blanks(room.codes[:leading]), _blanks(room.codes[nbytes - trailing:nbytes])
+        contents.add(room.codes[leading:nbytes - trailing])
+        return first + chr(FIRST + len(contents) - 1).encode() + last
+
+
+class _FaultyError(Exception):
+    """A string is not one of JSON, or of a kind that is read as a text."""
+
+
+def _blanks(codes: NDArray[np.int32]) -> bytes:
+    """White space as a part of a string of JSON."""
+    return json.dumps(bytes(codes.tolist()).decode())[1:-1].encode()
+
+
+def texts_of(body: bytes, quotes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where the texts of a body begin and end, given the places of its quotes. A body that is not
+    JSON has some, too."""
+    names, at = list[str | None](), 0  # of the members that are open; of a list None
+    kinds = list[bytes]()
+    for start, end in zip(quotes[::2], quotes[1::2], strict=False):
+        between, at = body[at:start], end + 1
+        for mark in _BRACKET.findall(between):
+            if mark in b"[{":
+                kinds.append(mark)
+                names.append(None)
+            elif kinds:
+                kinds.pop()
+                names.pop()
+        if kinds[-1:] == [b"{"] and not between.rstrip(b" \t\r\n").endswith(b":"):
+            names[-1] = _name(body[start:end + 1])
+        elif kinds[:1] == [b"{"] and end > start + 1:
+            top, *rest = (name for name, kind in zip(names, kinds, strict=True) if kind == b"{")
+            if top in TOPS and PARTS.issuperset(rest):
+                yield start + 1, end
+
+
+def _name(text: bytes) -> str | None:
+    """The name of a member."""
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return None
