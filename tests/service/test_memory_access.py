@@ -37,6 +37,29 @@ REFUSED: dict[str, dict[str, Any]] = {
     "penalties after": {"samplers": ["top_k", "penalties"], "top_k": 40, "presence_penalty": 0.5},
            "dry_penalty_last_n": {"dry_multiplier": 0.8}}
 ASKING = {"appliance-receipt": "1"}
+JSON = {"content-type": "application/json"}
+HELLO = 'She said "hé 中😀"\\\n\t and <|im_end|> left. \n'
+OTHERS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/completions", {"prompt": [HELLO, "a"], "max_tokens": 4, "echo": True}),
+    ("/v1/completions", {"prompt": HELLO, "max_tokens": 4, "negative_prompt": HELLO, "guidance_scale": 1.5}),
+    ("/v1/messages", {"system": [{"type": "text", "text": HELLO}], "max_tokens": 4, "messages": [
+        {"role": "user", "content": [{"type": "text", "text": HELLO}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": "It"}]}),
+    ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": HELLO}]}),
+    ("/v1/responses", {"input": HELLO, "instructions": "Say it.", "max_output_tokens": 4}),
+    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": HELLO}]}],
+                       "max_output_tokens": 4}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\u3000a"}], "max_tokens": 4}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": ""}], "max_tokens": 4}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELLO}], "max_tokens": 4, "user": "\ue000"}),
+    ("/v1/chat/completions", {"messages": [{"role": "nobody", "content": HELLO}]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "so " * 2000}]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELLO, "extra": HELLO}], "max_tokens": 4}))
+FAULTY = (b'{"model": "demo", "messages": [{"role": "user", "content": "a\\ud800"}]}',
+          b'{"model": "demo", "messages": [{"role": "user", "content": "a\x01"}]}',
+          b'{"model": "demo",\n "messages": [{"role": "user", "content": "a"}],, "a": 1}',
+          b'{"model": "demo", "messages": [{"role": "user", "content": "\xff"}]}')
+OWN = ("id", "created", "created_at", "completed_at", "item_id", "system_fingerprint")  # of each answer, or policy
 
 
 def _policy(folder: Path, how: str) -> Path:
@@ -59,6 +82,13 @@ def _streamed(client: httpx.Client, body: dict[str, Any]) -> str:
     answer = client.post("/v1/chat/completions", json=body | {"stream": True})
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
     return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+
+
+def _same(value: Any) -> Any:
+    """An answer without what is its own."""
+    if isinstance(value, dict):
+        return {name: _same(item) for name, item in value.items() if name not in OWN}
+    return [_same(item) for item in value] if isinstance(value, list) else value
 
 
 def _verdict(server: Server, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -94,6 +124,12 @@ def _answers(folder: Path, how: str, capsys: pytest.CaptureFixture[str]) -> list
             choices = [json.loads(each)["choices"] for each in kept.values()]
             streamed = [_streamed(client, ASKED | more) for more in DRAWN.values()]
             assert [each[0]["message"]["content"] for each in choices] == streamed
+            for path, body in OTHERS:
+                answer = client.post(path, json={"model": "demo", "temperature": 0, **body})
+                choices.append([answer.status_code, _same(answer.json()), answer.headers.get("appliance-ignored")])
+            for faulty in FAULTY:
+                answer = client.post("/v1/chat/completions", content=faulty, headers=JSON)
+                choices.append([answer.status_code, answer.json()])
             for name, more in REFUSED.items() if how == "oblivious" else ():
                 refused = client.post("/v1/chat/completions", json=ASKED | more)
                 assert (400, "unsupported_parameter") == (refused.status_code, refused.json()["error"]["code"]), name
