@@ -7,6 +7,7 @@ class of length.
     pairs      merges as a table that is swept page by page
     wholes     words that are tokens without merges
     encoder    text to tokens
+    contents   a request's texts, from its JSON to the encoder
     rows       tokens to their bytes
     stops      stop strings
     sweeps     both, in the place of what a tokenizer does else
@@ -18,4 +19,4 @@ tell of a text.
 from appliance.oblivious.stops import SweptStops
 from appliance.oblivious.sweeps import Sweeps
 
-__all__ = ["Sweeps", "SweptStops"]
+__all__ = ["Sweeps", "SweptStops", "contents"]

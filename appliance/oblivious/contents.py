@@ -1,10 +1,9 @@
 """The texts of a request, from the JSON of its body to the bytes of a prompt, without an object of
 Python that has one of them.
 
-The kernel `quote_places` finds the strings of a body. What stands between them, and names of
-members, say which of them are texts of the caller's: messages, prompts, instructions. The kernel
-`read_string` makes their bytes. In the body, a stand-in takes the place of each (`text.standins`).
-White space at its ends stays where it is.
+The kernel `quote_places` finds the strings of a body. By the names of members, messages, prompts
+and instructions are texts. The kernel `read_string` makes their bytes. In the body, a stand-in
+takes the place of each (`text.jinja.standins`). White space at a text's ends stays where it is.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from appliance.oblivious.encoder import class_of
 from appliance.oblivious.stops import LENGTH as PART
 from appliance.oblivious.stops import StopTable
 from appliance.secure.locked import LockedBuffer
-from appliance.text.standins import FIRST, MOST, StandIns, TextNeeded
+from appliance.text.jinja.standins import FIRST, MOST, StandIns, TextNeeded
 
 TOPS = frozenset({"messages", "prompt", "suffix", "negative_prompt", "system", "input", "instructions"})
 PARTS = frozenset({"content", "text", "thinking", "reasoning", "reasoning_content"})
@@ -36,7 +35,7 @@ _OWN = re.compile(rb"\xee|\xef[\x80-\xa3]|\\u(?:[eE]|[fF][0-8])")  # in UTF-8, o
 
 
 class Contents(StandIns):
-    """The texts of one request. Close it when the prompt is there."""
+    """The texts of one request. Close it when the prompt is made."""
 
     def __init__(self, kernels: KernelTable, nbytes: int) -> None:
         """Errors as of `LockedBuffer`."""
@@ -54,7 +53,7 @@ class Contents(StandIns):
         self._ends.append(end)
 
     def bytes_of(self, number: int) -> memoryview:
-        """The text of a number. TextNeeded for one that is none of a text."""
+        """The text of a number. TextNeeded where there is no such text."""
         if number >= len(self):
             raise TextNeeded
         return self._memory.view[self._ends[number]:self._ends[number + 1]]
@@ -77,7 +76,7 @@ class Contents(StandIns):
             raise TextNeeded
 
     def close(self) -> None:
-        """Wipe all texts. The memory goes with the last view of it."""
+        """Wipe all texts. Their memory is freed with its last view."""
         self._ends = [0]
         self._memory.wipe()
 
@@ -113,8 +112,8 @@ class BodyReader:
         self._mark, self._read = kernels.function("quote_places"), kernels.function("read_string")
 
     def read(self, body: bytes) -> tuple[bytes, Contents] | None:
-        """A body in which stand-ins are in the place of texts, and these. None for one without
-        texts, with a fault in one, or with characters of its own that are stand-ins."""
+        """A body with stand-ins in the place of its texts, and the texts. None without texts, where
+        one has a fault, and where the body has characters that are stand-ins."""
         length = class_of(len(body))
         size = 1 << (length + PART - 1).bit_length()
         room = self._rooms.get(size)
@@ -148,7 +147,7 @@ class BodyReader:
         return None
 
     def _one(self, contents: Contents, room: _Room, start: int, end: int) -> bytes:
-        """What stands in the place of a string: a stand-in, with white space around it."""
+        """The stand-in of a string, with white space around it."""
         room.set(TEXT=room.text.address + start, COUNT=end - start, LENGTH=class_of(end - start))
         self._read(room.call.address)
         done = ReadPass(room.call.address)
@@ -163,7 +162,7 @@ class BodyReader:
 
 
 class _FaultyError(Exception):
-    """A string is not one of JSON, or of a kind that is read as a text."""
+    """A string has a fault, or white space at an end that stays in no body."""
 
 
 def _blanks(codes: NDArray[np.int32]) -> bytes:
@@ -172,8 +171,8 @@ def _blanks(codes: NDArray[np.int32]) -> bytes:
 
 
 def texts_of(body: bytes, quotes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where the texts of a body begin and end, given the places of its quotes. A body that is not
-    JSON has some, too."""
+    """Where the texts of a body begin and end, by the places of its quotes. A body with faults may
+    have some."""
     names, at = list[str | None](), 0  # of the members that are open; of a list None
     kinds = list[bytes]()
     for start, end in zip(quotes[::2], quotes[1::2], strict=False):

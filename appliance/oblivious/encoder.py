@@ -18,7 +18,7 @@ from appliance.oblivious.pages import PAGE, PagedTable
 from appliance.oblivious.pairs import pair_table, single_merges, symbols_of
 from appliance.oblivious.wholes import whole_words
 from appliance.secure.locked import LockedBuffer
-from appliance.text.standins import Fill
+from appliance.text.jinja.standins import Fill
 from appliance.text.tokenizer.partition import Span, SpecialText
 from appliance.text.tokenizer.tokenizer import MergeList
 
@@ -114,7 +114,7 @@ class Encoder:
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span], *,
                inside: bool = False, fills: Sequence[Fill] = ()) -> list[int]:
         """Token ids of a text, in which special tokens are found but where a guarded one touches a
-        span. `inside`: as of `Tokenizer.encode`. `fills`: what stands in the text in truth."""
+        span. `inside`: as of `Tokenizer.encode`. `fills`: bytes to put into the text."""
         first = int(self._leads and not inside)
         data = bytes(first) + text.encode()
         spans = [(start + first, end + first) for start, end in _in_bytes(text, untrusted)]

@@ -8,7 +8,7 @@ from appliance.errors import UnsupportedError
 from appliance.kernels.runtime.table import KernelTable
 from appliance.oblivious.encoder import Encoder
 from appliance.oblivious.rows import PieceRows
-from appliance.text.standins import Fill
+from appliance.text.jinja.standins import Fill
 from appliance.text.tokenizer.partition import Span, SpecialText
 from appliance.text.tokenizer.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ class Sweeps:
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span], *,
                inside: bool = False, fills: Sequence[Fill] = ()) -> list[int]:
         """Token ids of a text, in which special tokens are found but where a guarded one touches a
-        span. `inside`: as of `Tokenizer.encode`. `fills`: what stands in the text in truth."""
+        span. `inside`: as of `Tokenizer.encode`. `fills`: bytes to put into the text."""
         return self.encoder.encode(text, specials, untrusted, inside=inside, fills=fills)
 
     def piece(self, token: int) -> bytes:

@@ -26,9 +26,9 @@ from typing import Any, Literal
 from appliance.errors import RefusedMessagesError, TemplateError
 from appliance.text.jinja import Template
 from appliance.text.jinja.marks import is_marked, own_of, part, spans_of
+from appliance.text.jinja.standins import StandIns
 from appliance.text.jinja.values import EXHAUSTED, Absent, Budget, TemplateFunction, Value
 from appliance.text.messages import CHATML, MessageForm, outside, prepare
-from appliance.text.standins import StandIns
 from appliance.text.tokenizer import Tokenizer
 
 # The bounds of a rendering. The costliest of 70 templates in use takes 640 steps per message and 8
@@ -179,8 +179,8 @@ class ChatTemplate:
         """The prompt for `messages`, each with "role" and "content" (a string, or text parts).
         `variables` are for the template (such as enable_thinking); `now` is the time that it may
         ask for. Names that the request does not have are none or undefined, see `_defaults`.
-        TemplateError says what in the messages or the template does not work, TextNeeded that the
-        template reads a text of which there is a stand-in alone."""
+        TemplateError says what in the messages or the template does not work. TextNeeded: the
+        template reads a text in whose place is a stand-in."""
         given = {**outside({name: value for name, value in (variables or {}).items() if name not in _OWN}),
                  "messages": prepare(messages, self._form)}
         if tools is not None:
@@ -251,8 +251,8 @@ class ChatTemplate:
 
     def tokens(self, text: str, tokenizer: Tokenizer, *, most: int = sys.maxsize, counted: bool = False,
                stand_ins: StandIns | None = None) -> list[int]:
-        """Token ids of a rendered prompt, or their count alone, see `encode`. TextNeeded where a
-        character of the template's own is a stand-in."""
+        """Token ids of a rendered prompt, or their count alone, see `encode`. TextNeeded for a
+        template with a stand-in's character."""
         own = own_of(text)
         if stand_ins is not None:
             stand_ins.need(own)

@@ -17,7 +17,7 @@ from appliance.api.problems import RequestError
 from appliance.errors import ApplianceError
 from appliance.oblivious.contents import BodyReader, Contents
 from appliance.service.admission import prompts
-from appliance.text.standins import holds
+from appliance.text.jinja.standins import holds
 from appliance.text.template import ChatTemplate
 from tests.support import oblivious
 from tests.support.chats import SPECIAL
@@ -33,6 +33,8 @@ WORDS = ["so", "the", "a", "<think>", "</think>", "\n\n", "user", "[INST]", "<|i
          "assistant"]
 
 SOURCES = (
+    "{{ messages[0].content | length > 0 }}", "{{ messages[0].content | length == 1 }}",
+    "{{ 0 < messages[0].content | length <= 3 }}", "{{ messages | length == 0 }}",
     "{{ messages[0].content | upper }}", "{{ messages[0].content | length }}", "{{ messages[0].content[0] }}",
     "{% for c in messages[0].content %}{{ c }}-{% endfor %}", "{{ messages[0].content[1:] }}",
     "{{ messages[0].content | tojson }}", "{{ messages | tojson }}", "{{ messages[0] }}",
@@ -170,6 +172,7 @@ def said(rng: random.Random) -> str:
     return "".join(rng.choice(WORDS) for _ in range(rng.randrange(7)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOLDENS)
 def test_prompts_are_the_same(name: str) -> None:
     """Templates of many models make the prompts that they make of the texts themselves."""
@@ -196,7 +199,7 @@ def test_what_reads_a_text(source: str) -> None:
 
 
 def test_usual_templates_read_no_text() -> None:
-    """Of chats in usual words, no text is needed by nine of ten templates."""
+    """For chats in usual words, two templates at most need a text."""
     rng, needed = random.Random(5), 0
     for name in GOLDENS:
         template = ChatTemplate(template_source(name), SPECIAL)
@@ -210,7 +213,7 @@ def test_usual_templates_read_no_text() -> None:
             asked(read[0], template, read[1])
         except BaseException:  # noqa: BLE001 - of pytest
             needed += 1
-    assert needed <= len(GOLDENS) / 10
+    assert needed <= 2
 
 
 @pytest.mark.slow

@@ -103,7 +103,8 @@ def bodies() -> list[str]:
 
 
 def read_string(table: KernelTable) -> bytes:
-    """Return bodies with stand-ins in the place of their texts, and these; an X for a body that is not read."""
+    """Return bodies with stand-ins in the place of their texts, and the texts. A body with a fault
+    is an X."""
     reader, found = BodyReader(table), list[bytes]()
     for body in bodies():
         read = reader.read(body.encode())

@@ -114,9 +114,9 @@ class StopPass(Table):
 
 
 class ReadPass(Table):
-    """One call of `quote_places`, on a body, or of `read_string`, on what stands between two quotes.
-    Work arrays have an int32 for each byte of the class; 4 of them may be written before `CODES`
-    and `ALIVE`."""
+    """One call of `quote_places` for a body, or of `read_string` for the bytes between two quotes.
+    Work arrays have an int32 for each byte of the class. 4 more of them may be written before
+    `CODES` and `ALIVE`."""
 
     TEXT: int  # address of LENGTH + 4 bytes
     COUNT: int  # bytes of the string
@@ -127,5 +127,5 @@ class ReadPass(Table):
     NBYTES: int  # written: bytes of the string that is meant
     LEADING: int  # written: of these, white space of ASCII at its beginning
     TRAILING: int  # written: and at its end
-    SPACED: int  # written: 1 where other white space is next to that
-    FAULTY: int  # written: 1 where it is no string of JSON in UTF-8
+    SPACED: int  # written: 1 where white space beyond ASCII follows or goes before that
+    FAULTY: int  # written: 1 for a fault in its JSON or UTF-8

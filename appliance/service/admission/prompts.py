@@ -27,8 +27,8 @@ from appliance.service.admission import chats
 from appliance.service.admission.redaction import Rule, redact
 from appliance.text.calls import readers
 from appliance.text.calls.reading.pieces import ToolSpec
+from appliance.text.jinja.standins import StandIns, TextNeeded
 from appliance.text.jinja.values import EXHAUSTED
-from appliance.text.standins import StandIns, TextNeeded
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
 
@@ -168,7 +168,7 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
 def _encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
             tokenizer: Tokenizer, most: int, path: Callable[[int], str], *, clean: chats.Clean, guided: bool,
             exact: bool, stand_ins: StandIns | None = None) -> list[PromptTokens]:
-    """As `encode` says. TextNeeded where that takes a text that has a stand-in."""
+    """As `encode` says. TextNeeded where a text is read in whose place is a stand-in."""
     if isinstance(request, ChatRequest):
         if template is None:
             raise RequestError("no_chat_template", param="model")

@@ -120,7 +120,7 @@ async def _parse(service: Wiring, exchange: Exchange, body: bytes, adapter: Adap
         if found is not None:
             written, exchange.contents = found
             exchange.closing.append(exchange.contents.close)
-            with contextlib.suppress(RequestError):  # which is told of the body itself
+            with contextlib.suppress(RequestError):  # then the body itself is refused
                 return adapter.read(written, fields, ignored)
             exchange.contents = None
         return adapter.read(body, fields, ignored)

@@ -106,7 +106,7 @@ class Exchange:
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
     digests: Digests | None = None  # of what was asked and answered; None: the log keeps none
     receipt: ReceiptCase | None = None  # of an answer that is to end with one
-    contents: Contents | None = None  # texts of the request that are no texts of Python's
+    contents: Contents | None = None  # the request's texts, in locked memory
     forget_text: Callable[[], None] = lambda: None  # called once the request's text is tokens
 
     def __post_init__(self) -> None:

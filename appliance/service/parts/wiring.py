@@ -91,7 +91,7 @@ class Wiring:
     attesting: Attesting
     readiness: Readiness
     facts: Facts
-    bodies: BodyReader | None = None  # None: texts of a request are Python's
+    bodies: BodyReader | None = None  # None: Python reads the texts of a request
     books: Books = field(default_factory=Books)
     prompts: Prompts = field(default_factory=Prompts)
 
@@ -179,7 +179,8 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
 
 
 def _bodies(booted: Booted) -> BodyReader | None:
-    """The reader of bodies, where pages are to tell nothing and a redaction needs no texts."""
+    """The reader of bodies under `memory_access = "oblivious"`. Redaction of prompts reads texts:
+    None beside it."""
     privacy = booted.policy.privacy
     redacts = "prompt" in privacy.redaction.apply_to and rules_of(privacy.redaction, booted.kernels)
     if privacy.memory_access == "open" or redacts:

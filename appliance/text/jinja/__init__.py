@@ -7,6 +7,7 @@
     operators, filters, tests, methods
                       what templates may call: tables, nothing else
     values            the values, and the budget of steps and characters
+    standins          characters in the place of texts
     marks             strings that know which of their characters came from outside
 
 Jinja2 has no bound on time or memory and a history of sandbox escapes. Engines with fuel bound the
@@ -19,4 +20,4 @@ chats: see `engine.template`.
 
 from appliance.text.jinja.template import Template
 
-__all__ = ["Template", "marks", "values"]
+__all__ = ["Template", "marks", "standins", "values"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from appliance.text.jinja import operators
+from appliance.text.jinja import filters, operators
 from appliance.text.jinja.nodes import Expression, Macro, Rendering, Scope
 from appliance.text.jinja.values import ITEM_COST, Misuse, TemplateFunction, Undefined, Value, is_true, kind
 
@@ -144,7 +144,7 @@ class Comparison(Expression):
     rest: Sequence[tuple[str, Expression]]
 
     def value(self, run: Rendering, scope: Scope) -> Value:
-        left = self.first.value(run, scope)
+        left = self._emptiness(run, scope) if run.budget.stand_ins is not None else self.first.value(run, scope)
         for sign, node in self.rest:
             run.budget.step()
             right = node.value(run, scope)
@@ -152,6 +152,16 @@ class Comparison(Expression):
                 return False
             left = right
         return True
+
+
+    def _emptiness(self, run: Rendering, scope: Scope) -> Value:
+        """The first value. Of a length beside 0 it is 1 for each text that is not empty: texts in
+        whose place is a stand-in have no length."""
+        rest = [node.constant if isinstance(node, Constant) else None for _, node in self.rest]
+        if not isinstance(self.first, Filter) or self.first.function is not filters.length or rest != [0]:
+            return self.first.value(run, scope)
+        target = self.first.target.value(run, scope)
+        return int(bool(target)) if isinstance(target, str) else filters.length(run.budget, target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from appliance.text.jinja import marks
 from appliance.text.jinja.marks import is_marked, mark, marked_like
 from appliance.text.jinja.operators import attribute_path, key, marked_within, numeric, text_of, whole
+from appliance.text.jinja.standins import BLANKS
 from appliance.text.jinja.tests import TESTS
 from appliance.text.jinja.values import (
     ITEM_COST,
@@ -28,7 +29,6 @@ from appliance.text.jinja.values import (
     is_true,
     kind,
 )
-from appliance.text.standins import BLANKS
 
 MAX_WIDTH = 1000  # of indentation, and of a number as text
 _WORD = re.compile(r"([-\s({\[<]+)")  # what words begin after

@@ -13,7 +13,7 @@ from typing import Any
 
 from appliance.errors import TemplateError
 from appliance.text.jinja.marks import Marked, concatenate, mark
-from appliance.text.standins import StandIns, holds
+from appliance.text.jinja.standins import StandIns, holds
 
 MAX_INT = 1 << 63
 MAX_NESTING = 200  # of lists and dicts
@@ -115,15 +115,15 @@ class Budget:
 
     steps: int
     room: int
-    stand_ins: StandIns | None = None  # in the place of texts; None: every text is itself
+    stand_ins: StandIns | None = None  # None: texts are themselves
 
     def need(self, *values: Value) -> None:
-        """Say that an operation reads texts themselves. TextNeeded where they are not there."""
+        """Say that an operation reads these values. TextNeeded where one has a stand-in."""
         if self.stand_ins is not None:
             self.stand_ins.need(*values)
 
     def seek(self, text: str, *words: Value) -> None:
-        """Say that words are looked for in a text. TextNeeded where that cannot be told."""
+        """Say that an operation looks for words in a text. TextNeeded as `StandIns.seek`."""
         if self.stand_ins is not None:
             for word in words:
                 if isinstance(word, str):

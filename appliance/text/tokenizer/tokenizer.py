@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self, SupportsIndex
 import numpy as np
 
 from appliance.errors import TokenizerError
-from appliance.text.standins import Fill, StandIns
+from appliance.text.jinja.standins import Fill, StandIns
 from appliance.text.tokenizer.merging import merge
 from appliance.text.tokenizer.partition import TEXT, Fragment, Partitioner, Span, SpecialText, check_count
 from appliance.text.tokenizer.pretokenizers import PreTokenizer
@@ -61,7 +61,7 @@ class Sweeping(Protocol):
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span], *,
                inside: bool, fills: Sequence[Fill] = ()) -> list[int]:
         """Token ids of a text. Special tokens are found in it, but a guarded one never touches a
-        span. `inside`: as of `Tokenizer.encode`. `fills`: what stands in the text in truth."""
+        span. `inside`: as of `Tokenizer.encode`. `fills`: bytes to put into the text."""
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""
@@ -103,8 +103,8 @@ class Tokenizer:
         the text of control tokens as these tokens, but where it touches one of the `untrusted`
         (start, end) spans. User-defined tokens that are marks in `own` are read in the same way.
         `inside`: the text continues another, so that no space is put before it. `counted`: what
-        is returned has only the length that the ids would have. `stand_ins`: of texts that are
-        not in `text` themselves, for a tokenizer that sweeps.
+        is returned has only the length that the ids would have. `stand_ins`: of texts to put into
+        `text`, for a tokenizer that sweeps.
         Words are looked up once per call: nothing is kept between calls, so that no text can be
         guessed from how long another one takes. TokenizerError for lone surrogates."""
         _check_text(text)

@@ -5,7 +5,6 @@ No jump depends on one, either.
     cut        special tokens, classes of characters, and the words of a text
     marked     the words and spaces of tokenizers by characters
     stop       stop strings
-    front      what is left of a row, brought to its front
     read       the strings of a JSON text
     merge      symbols of words to tokens, in rounds
     whole      words that are tokens without merges

@@ -23,7 +23,6 @@ from appliance.kernels.code.oblivious.cut import (
     look_ahead,
     read_points,
 )
-from appliance.kernels.code.oblivious.front import close_up
 from appliance.kernels.code.oblivious.marked import bytes_of, cut_marked, join_spaces
 from appliance.kernels.code.oblivious.sweep import (
     hash_pairs,
@@ -176,6 +175,28 @@ def tokens_of(call: TextPass) -> None:
         own = pick(special > 0, special - 1, own)
         set_i32(token + 4 * i, own)
         set_i32(alive + 4 * i, lives & (1 if own != NONE else 0))
+
+
+@device(inline=False)
+def close_up(row: int, alive: int, away: int, length: int) -> int:
+    """Bring the living numbers of a row to its front, in order, by steps of 1, 2, 4 and so on; how
+    many they are. Source: M. T. Goodrich, "Data-oblivious external-memory algorithms", 2011."""
+    gone = 0
+    for i in range(length):
+        lives = i64(get_i32(alive + 4 * i))
+        set_i32(away + 4 * i, gone & -lives)
+        gone += 1 - lives
+    step = 1
+    while step < length:
+        for i in range(length - step):
+            from_there, stays = i64(get_i32(away + 4 * (i + step))), i64(get_i32(away + 4 * i))
+            there, here = i64(get_i32(row + 4 * (i + step))), i64(get_i32(row + 4 * i))
+            moves = (from_there & step) != 0
+            set_i32(row + 4 * i, pick(moves, there, here))
+            set_i32(away + 4 * i, pick(moves, from_there - step, stays))
+            set_i32(away + 4 * (i + step), pick(moves, 0, from_there))
+        step *= 2
+    return length - gone
 
 
 @kernel("encode_text", "i8(i8)")

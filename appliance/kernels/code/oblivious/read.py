@@ -11,7 +11,7 @@ table 3-7 of the Unicode Standard.
 from __future__ import annotations
 
 from appliance.kernels.code.oblivious.cut import byte
-from appliance.kernels.code.oblivious.front import close_up
+from appliance.kernels.code.oblivious.merge import close_up
 from appliance.kernels.code.oblivious.sweep import pick
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.registry import kernel
@@ -31,7 +31,7 @@ def within(value: int, low: int, high: int) -> int:
 
 @device
 def escape_of(character: int) -> int:
-    """What an escape of one letter means; 0 for none."""
+    """The character of an escape by its letter; 0 for none."""
     found = pick((character == QUOTE) | (character == BACKSLASH) | (character == SLASH), character, 0)
     found = pick(character == 98, 8, found)
     found = pick(character == 102, 12, found)
@@ -50,7 +50,7 @@ def digit_of(character: int) -> int:
 
 @device
 def following_of(lead: int) -> int:
-    """Bytes after the first of a character; -1 where none begins so."""
+    """How many bytes follow the first byte of a character; -1 where none begins so."""
     value = pick(lead < 0x80, 0, -1)
     value = pick(within(lead, 0xC2, 0xDF) == 1, 1, value)
     value = pick(within(lead, 0xE0, 0xEF) == 1, 2, value)
@@ -86,7 +86,7 @@ def write_point(call: ReadPass, end: int, point: int, wanted: int) -> None:
 
 @device(inline=False)
 def unescape(call: ReadPass) -> None:
-    """Write the bytes that are meant, each at a place of those that mean it."""
+    """Write the bytes that a string means, each where its escape stands."""
     escaped, digits, value, high, due = 0, 0, 0, 0, 0
     more, low, top, fault, cut = 0, 0x80, 0xBF, 0, 0
     for i in range(call.LENGTH):

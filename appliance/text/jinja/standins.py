@@ -1,12 +1,12 @@
-"""Stand-ins: characters in the place of texts that nothing in Python is to read.
+"""Stand-ins: characters in the place of texts that nothing in Python reads.
 
-A caller's texts become bytes of a locked memory (`oblivious.contents`). Where they stood in the
-request, one character of a private use stands for each. A chat template writes them into a prompt
-like any text. What it asks about such a text is answered without it, and checked afterwards: a
-word that it looks for must not be in there. Whatever else it wants of it ends in `TextNeeded`, and
-the prompt is made anew with the texts.
+The texts of a request lie in locked memory (`oblivious.contents`). In the request, a character for
+private use stands for each of them. A chat template writes it into a prompt as it writes any text.
+A template may look for a word in a text. The answer is that the word is absent, and kernels check
+this afterwards. All other questions about a text raise `TextNeeded`, and the prompt is made anew
+with the texts themselves.
 
-A stand-in is never empty, and has no white space at its ends.
+No text is empty, and none has white space at its ends.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import Any
 
 FIRST = 0xE000
 MOST = 0x1900
-"""The characters from U+E000 to U+F8FF: they are nobody's (the Unicode Standard, section 23.5)."""
+"""The characters from U+E000 to U+F8FF, for private use (the Unicode Standard, section 23.5)."""
 
 _ANY = re.compile(f"[{chr(FIRST)}-{chr(FIRST + MOST - 1)}]")
 _LONGEST = 256  # characters of a word that may be looked for
 BLANKS = frozenset(" \t\n\v\f\r\x1c\x1d\x1e\x1f")
-"""White space that is at no end of a text: it stays around its stand-in."""
+"""White space that stays around a stand-in."""
 
 
 Span = tuple[int, int]
 Fill = tuple[int, memoryview]
-"""Where bytes stand, from the beginning of a text, and these bytes."""
+"""The place of bytes in a text, and the bytes."""
 
 
-class TextNeeded(Exception):  # noqa: N818 - no error: the texts are put in then
-    """A text itself is needed."""
+class TextNeeded(Exception):  # noqa: N818 - the texts are put in then
+    """Somebody has to read a text itself."""
 
 
 class StandIns(ABC):
@@ -42,23 +42,23 @@ class StandIns(ABC):
 
     def __init__(self) -> None:
         self.sought: set[str] = set()
-        """Words that were looked for in texts, and taken as absent."""
+        """Words that templates looked for. They were taken as absent."""
 
     @abstractmethod
     def bytes_of(self, number: int) -> memoryview:
-        """The text in UTF-8 that the stand-in of this number stands for."""
+        """The text of the stand-in with this number, in UTF-8."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Raise TextNeeded where a word that was looked for is in a text."""
+        """Raise TextNeeded where a text has a word that a template looked for."""
 
     def lift(self, text: str) -> str:
         """A text with others in the place of their stand-ins."""
         return _ANY.sub(lambda found: str(self.bytes_of(ord(found[0]) - FIRST), "utf-8"), text)
 
     def fill(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span], list[Fill]]:
-        """A text in which each stand-in has as many bytes as what it stands for, the spans in it,
-        and these bytes."""
+        """A text with as many bytes in the place of each stand-in as its own text has, the spans in
+        it, and the bytes to put there."""
         places, fills, done, parts, at = list[int](), list[Fill](), 0, list[str](), 0
         for found in _ANY.finditer(text):
             data = self.bytes_of(ord(found[0]) - FIRST)
@@ -75,13 +75,13 @@ class StandIns(ABC):
         return "".join([*parts, text[at:]]), [(moved(start), moved(end)) for start, end in spans], fills
 
     def need(self, *values: Any) -> None:
-        """Raise TextNeeded where a stand-in is in one of the values."""
+        """Raise TextNeeded where one of the values has a stand-in."""
         if any(map(holds, values)):
             raise TextNeeded
 
     def seek(self, text: str, word: str) -> None:
-        """Take note that a word is looked for. TextNeeded where it may lie across the border of a
-        text, or is one."""
+        """Take note that a template looks for a word. TextNeeded where the word may lie across the
+        border of a text, or has a stand-in."""
         self.need(word)
         pieces = _ANY.split(text)
         if len(pieces) == 1 or not word:
@@ -96,7 +96,7 @@ class StandIns(ABC):
 
 
 def holds(value: Any) -> bool:
-    """Whether a stand-in is anywhere in a value."""
+    """Whether a value has a stand-in."""
     if isinstance(value, str):
         return _ANY.search(value) is not None
     if isinstance(value, dict):
