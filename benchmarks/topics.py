@@ -52,13 +52,24 @@ Part = Callable[[str], Callable[[], int]]
 """Prepares for a text. The result does the work that is traced."""
 
 
-def texts(count: int, nbytes: int, seed: int) -> list[tuple[int, str]]:
-    """So many texts of exactly so many bytes, each with its topic's number."""
-    rng, found, lists = random.Random(seed), list[tuple[int, str]](), [words.split() for words in TOPICS.values()]
-    for number in range(count):
-        topic = number % len(lists)
+def texts(count: int, nbytes: int, seed: int, topics: int, *, alike: bool) -> list[tuple[int, str]]:
+    """So many texts of exactly so many bytes, each with its topic's number. `alike`: they have one
+    number of tokens, too."""
+    rng, lists = random.Random(seed), [words.split() for words in TOPICS.values()][:topics]
+
+    def drawn(topic: int) -> str:
         words = (rng.choice(lists[topic] if rng.random() < 0.4 else COMMON) for _ in range(nbytes))
-        found.append((topic, " ".join(words)[:nbytes]))
+        return " ".join(words)[:nbytes]
+
+    def tokens(text: str) -> int:
+        return len(oblivious.both()[0].encode(text))
+
+    wanted = int(np.median([tokens(drawn(number % topics)) for number in range(100)]))
+    found = list[tuple[int, str]]()
+    while len(found) < count:
+        topic = len(found) % topics
+        text = drawn(topic)
+        found += [(topic, text)] if not alike or tokens(text) == wanted else []
     rng.shuffle(found)
     return found
 
@@ -156,15 +167,14 @@ def judge(rows: NDArray[np.float64], topics: NDArray[np.int64]) -> float:
     half = len(rows) // 2
     spread = rows[:half].std(0)
     rows = (rows[:, spread > 0] - rows[:half, spread > 0].mean(0)) / spread[spread > 0]
-    centres = np.array([rows[:half][topics[:half] == topic].mean(0) for topic in range(len(TOPICS))])
+    centres = np.array([rows[:half][topics[:half] == topic].mean(0) for topic in range(topics.max() + 1)])
     weights = centres.std(0) ** 2  # what tells topics counts
     distances = (((rows[half:, None] - centres) ** 2) * weights).sum(2)
     return float((distances.argmin(1) == topics[half:]).mean())
 
 
-def measure(form: str, part: str, count: int, nbytes: int, seed: int) -> dict[str, Any]:
+def measure(form: str, part: str, given: Sequence[tuple[int, str]]) -> dict[str, Any]:
     """One form of the tokenizer, in a part."""
-    given = texts(count, nbytes, seed)
     with tempfile.TemporaryDirectory() as folder:
         found, counts = traces(PARTS[part](form == "oblivious"), given, Path(folder))
     topics, sizes = np.array([topic for topic, _ in given]), np.array(counts, np.float64)[:, None]
@@ -176,17 +186,21 @@ def measure(form: str, part: str, count: int, nbytes: int, seed: int) -> dict[st
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.topics", description="topics by pages")
-    for name, least, most, default, words in (("count", 40, 100_000, 400, "texts"),
+    for name, least, most, default, words in (("topics", 2, len(TOPICS), len(TOPICS), "topics"),
+                                              ("count", 40, 100_000, 400, "texts"),
                                               ("bytes", 64, 4096, 256, "of a text"),
                                               ("seed", 0, 2**32, 1, "of what is drawn")):
         parser.add_argument(f"--{name}", type=numbers.whole(least, most), default=default,
                             help=f"{words} (default: %(default)s)")
     parser.add_argument("--part", choices=PARTS, default="text", help="what is traced (default: %(default)s)")
+    parser.add_argument("--alike", action="store_true", help="texts have one number of tokens, too")
+    parser.add_argument("--form", choices=("open", "oblivious"), action="append", help="default: both")
     arguments = parser.parse_args()
-    found = {form: measure(form, arguments.part, arguments.count, arguments.bytes, arguments.seed)
-             for form in ("open", "oblivious")}
-    print(json.dumps({"part": arguments.part, "bytes": arguments.bytes, "topics": len(TOPICS), **found}, indent=1))
-    return int(arguments.part == "text" and found["open"]["share"] < 0.9)
+    given = texts(arguments.count, arguments.bytes, arguments.seed, arguments.topics, alike=arguments.alike)
+    found = {form: measure(form, arguments.part, given) for form in arguments.form or ("open", "oblivious")}
+    print(json.dumps({"part": arguments.part, "bytes": arguments.bytes, "topics": arguments.topics,
+                      "alike": arguments.alike, **found}, indent=1))
+    return int(arguments.part == "text" and "open" in found and found["open"]["share"] < 0.9)
 
 
 if __name__ == "__main__":
