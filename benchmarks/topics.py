@@ -53,8 +53,8 @@ Part = Callable[[str], Callable[[], int]]
 
 
 def texts(count: int, nbytes: int, seed: int, topics: int, *, alike: bool) -> list[tuple[int, str]]:
-    """So many texts of exactly so many bytes, each with its topic's number. `alike`: they have one
-    number of tokens, too."""
+    """So many texts of exactly so many bytes, each with its topic's number. `alike`: all of one
+    number of tokens."""
     rng, lists = random.Random(seed), [words.split() for words in TOPICS.values()][:topics]
 
     def drawn(topic: int) -> str:
@@ -193,7 +193,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=numbers.whole(least, most), default=default,
                             help=f"{words} (default: %(default)s)")
     parser.add_argument("--part", choices=PARTS, default="text", help="what is traced (default: %(default)s)")
-    parser.add_argument("--alike", action="store_true", help="texts have one number of tokens, too")
+    parser.add_argument("--alike", action="store_true", help="texts of one number of tokens")
     parser.add_argument("--form", choices=("open", "oblivious"), action="append", help="default: both")
     arguments = parser.parse_args()
     given = texts(arguments.count, arguments.bytes, arguments.seed, arguments.topics, alike=arguments.alike)
