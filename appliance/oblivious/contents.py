@@ -28,7 +28,7 @@ from appliance.text.jinja.standins import FIRST, MOST, StandIns, TextNeeded
 TOPS = frozenset({"messages", "prompt", "suffix", "negative_prompt", "system", "input", "instructions"})
 PARTS = frozenset({"content", "text", "thinking", "reasoning", "reasoning_content"})
 """Members of a body, and of what is in them, whose strings are texts."""
-_KEPT = 1 << 16  # bytes of the longest body whose memory is kept
+_KEPT = 1 << 16  # bytes of the longest bodies whose memory is kept
 _SPARE = 4  # places before a work array that are written
 _BRACKET = re.compile(rb"[][{}]")
 _OWN = re.compile(rb"\xee|\xef[\x80-\xa3]|\\u(?:[eE]|[fF][0-8])")  # in UTF-8, or escaped: maybe a stand-in's character
@@ -45,6 +45,11 @@ class Contents(StandIns):
 
     def __len__(self) -> int:
         return len(self._ends) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all texts."""
+        return self._ends[-1]
 
     def add(self, codes: NDArray[np.int32]) -> None:
         """One more text: its bytes, an int32 each."""
@@ -119,7 +124,7 @@ class BodyReader:
         room = self._rooms.get(size)
         if room is None:
             room = _Room(size)
-            if size <= 2 * _KEPT:
+            if size <= _KEPT:
                 room = self._rooms.setdefault(size, room)
         with room.turn:
             try:

@@ -17,8 +17,11 @@ from appliance.api.problems import RequestError
 from appliance.errors import ApplianceError
 from appliance.oblivious.contents import BodyReader, Contents
 from appliance.service.admission import prompts
-from appliance.text.jinja.standins import holds
+from appliance.text.jinja.standins import FIRST, holds
 from appliance.text.template import ChatTemplate
+from tests.fuzz import bodies_fuzz, driver, standins_fuzz
+from tests.fuzz.bodies_fuzz import put_back
+from tests.fuzz.standins_fuzz import SOURCES
 from tests.support import oblivious
 from tests.support.chats import SPECIAL
 from tests.support.step_traces import StepTracer
@@ -32,34 +35,6 @@ TEXTS = ["a", "é", "中", "😀", 'say "x"', "back\\slash/", "tab\there", "  le
 WORDS = ["so", "the", "a", "<think>", "</think>", "\n\n", "user", "[INST]", "<|im_end|>", "é😀", "{", '"x"', "\\n", " ",
          "assistant"]
 
-SOURCES = (
-    "{{ messages[0].content | length > 0 }}", "{{ messages[0].content | length == 1 }}",
-    "{{ 0 < messages[0].content | length <= 3 }}", "{{ messages | length == 0 }}",
-    "{{ messages[0].content | upper }}", "{{ messages[0].content | length }}", "{{ messages[0].content[0] }}",
-    "{% for c in messages[0].content %}{{ c }}-{% endfor %}", "{{ messages[0].content[1:] }}",
-    "{{ messages[0].content | tojson }}", "{{ messages | tojson }}", "{{ messages[0] }}",
-    "{{ messages[0].content.split() }}", "{{ messages[0].content.splitlines() | join('/') }}",
-    "{{ messages[0].content.find(messages[0].role) }}", "{{ {messages[0].content: 1} | tojson }}",
-    "{{ messages[0].content in {'abc': 1} }}", "{{ {'abc': 1}[messages[0].content] }}",
-    "{{ messages[0].content < 'b' }}", "{{ messages | map(attribute='content') | sort | join }}",
-    "{{ messages | map(attribute='content') | unique | join }}", "{{ messages[0].content | reverse }}",
-    "{{ messages[0].content | indent }}", "{{ messages[0].content.strip('abc') }}",
-    "{{ messages[0].content | int }}", "{{ messages | map(attribute='content.0') | join }}",
-    "{{ 'abcdef'.replace(messages[0].content, 'x') }}", "{{ messages[0].content.isdigit() }}",
-    "{{ messages[0].content.format(1) }}", "{{ messages[0].content | first }}",
-    "{{ messages[0].content.startswith('abc') }}", "{{ ('ab' in messages[0].content) }}",
-    "{{ messages[0].content == 'abc' }}", "{{ messages[0].content != 'abc' }}",
-    "{{ messages[0].content in ['abc', 'd'] }}", "{{ messages[0].content.split('b') }}",
-    "{{ messages[0].content.replace('b', 'x') }}", "{{ messages[0].content.count('b') }}",
-    "{{ ('x' + messages[0].content + 'y').find('xa') }}", "{{ (messages[0].content + 'y').find('y') }}",
-    "{{ 'ca' in messages[0].content + messages[0].content }}",
-    "{{ ('a' ~ messages[0].content).startswith('aabc') }}",
-    "{{ messages | selectattr('content', 'equalto', 'abc') | list | length }}",
-    "{{ messages | map('upper') | join }}", "{{ messages[0].content.endswith(('bc', 'q')) }}",
-    "{{ messages[0].content | replace('c', '') }}", "{{ messages[0] == {'role': 'user', 'content': 'abc'} }}",
-    "{{ messages | map(attribute='content') | list }}", "{{ messages | groupby('content') }}",
-    "{{ messages[0].content | default('x') | trim | string | safe }}")
-
 
 def body_of(*texts: str, ascii_only: bool = False, **more: Any) -> bytes:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": text} for text in texts], **more},
@@ -69,14 +44,7 @@ def body_of(*texts: str, ascii_only: bool = False, **more: Any) -> bytes:
 def lifted(read: tuple[bytes, Contents] | None) -> Any:
     """A body's object, put together again."""
     assert read is not None
-
-    def walk(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: walk(item) for name, item in value.items()}
-        return [walk(item) for item in value] if isinstance(value, list) else (
-            read[1].lift(value) if isinstance(value, str) else value)
-
-    return walk(json.loads(read[0]))
+    return put_back(json.loads(read[0]), read[1])
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
@@ -230,3 +198,19 @@ def test_strings_of_one_length_have_the_same_steps(tmp_path: Path) -> None:
                 READER.read(body)
             traces.add(tracer.steps.tobytes())
         assert len(traces) == 1, kernel
+
+
+@pytest.mark.parametrize("target", [bodies_fuzz, standins_fuzz])
+def test_by_fuzzing(target: Any) -> None:
+    """Changed bodies mean the same both ways, and changed templates write the same."""
+    count, finding = driver.run(target.fuzz, target.seeds(), seconds=2, seed=1, least=101)
+    assert finding is None, (count, finding)
+
+
+def test_a_list_that_holds_lists_many_times_over() -> None:
+    """Whether it has a stand-in is found in the time that its lists take once."""
+    value: list[Any] = ["a"]
+    for _ in range(5000):
+        value = [value, value]
+    assert not holds(value)
+    assert holds([value, chr(FIRST)])

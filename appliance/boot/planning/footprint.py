@@ -56,7 +56,7 @@ LOADING_BYTES = 24 << 20
 
 _HEADER_FACTOR, _TOKEN_BYTES = 9, 180  # metadata and tokenizer, per byte of the header and per token: measured
 _TEMPLATE_FACTOR = 176  # of a chat template, per character, while it is compiled
-_PAIR_BYTES, _SWEPT_TEXTS = 64, 90 * (128 << 10)  # of pairs, for each token; of the rooms of texts, all classes
+_PAIR_BYTES, _SWEPT_TEXTS = 64, 103 * (128 << 10)  # of pairs, for each token; of the rooms of bodies and texts
 _TILE_BYTES = 500  # of Python objects and tags for each tile that is streamed
 _HUGE = 2 << 20  # the kernel may back a buffer with pages of this size
 _VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft, each in pages of its own

@@ -305,6 +305,7 @@ async def _tokens(asked: Inquiry, model: ServedModel, offer: Offer, given: Mappi
     if not rules and least > most:  # what waits for its turn takes memory
         raise too_long(most, least if service.rounding == 1 else None, exact=False)
     length, turns, leaving = prompts.length(request), prompts.take_turns(request, given), prompts.Leaving()
+    length += 0 if contents is None else contents.nbytes
     try:
         return await service.prompts.ready(length, lambda: prompts.encode(
             request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path, guided=guided,

@@ -96,9 +96,15 @@ class StandIns(ABC):
 
 
 def holds(value: Any) -> bool:
-    """Whether a value has a stand-in."""
-    if isinstance(value, str):
-        return _ANY.search(value) is not None
-    if isinstance(value, dict):
-        return any(holds(name) or holds(item) for name, item in value.items())
-    return isinstance(value, list | tuple) and any(map(holds, value))
+    """Whether a value has a stand-in. A list may hold another one many times over: each is gone
+    through once."""
+    left, seen = [value], set[int]()
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            if _ANY.search(each) is not None:
+                return True
+        elif isinstance(each, dict | list | tuple) and id(each) not in seen:
+            seen.add(id(each))
+            left += [*each, *each.values()] if isinstance(each, dict) else each
+    return False
