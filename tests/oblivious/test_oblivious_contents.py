@@ -25,7 +25,7 @@ from tests.fuzz.standins_fuzz import SOURCES
 from tests.support import oblivious
 from tests.support.chats import SPECIAL
 from tests.support.step_traces import StepTracer
-from tests.support.vocabularies import template_source
+from tests.support.vocabularies import byte_level, sentencepiece, template_source
 
 READER = BodyReader(oblivious.kernels())
 GOLDENS = json.loads((Path(__file__).parents[1] / "goldens/template/renderings.json").read_text())["templates"]
@@ -198,6 +198,29 @@ def test_strings_of_one_length_have_the_same_steps(tmp_path: Path) -> None:
                 READER.read(body)
             traces.add(tracer.steps.tobytes())
         assert len(traces) == 1, kernel
+
+
+SCORES = {"\u2581": -1.0, "t": -9.0, "h": -8.0, "e": -7.0, "th": -3.0, "the": -2.0, "\u2581the": -1.5, "é": -6.0}
+
+
+@pytest.mark.parametrize("kinds", [byte_level(oblivious.small_merges()), sentencepiece(SCORES)], ids=("bytes", "marks"))
+def test_tokens_of_filled_texts(kinds: Any) -> None:
+    """Whatever stands around them, texts become the tokens that they have in their places."""
+    plain, swept = oblivious.forms(kinds)
+    texts = ["the", "t", "éé the é", "<|im_end|>", "h" * 70]
+    read = READER.read(body_of(*texts))
+    assert read is not None
+    rng, marks = random.Random(4), [chr(FIRST + number) for number in range(len(texts))]
+    for _ in range(200):
+        parts = [rng.choice(("the", " ", "é", "<|im_end|>", *marks)) for _ in range(rng.randrange(1, 9))]
+        places = [(len("".join(parts[:number])), len("".join(parts[:number + 1]))) for number in range(len(parts))]
+        spans = [place for place, part in zip(places, parts, strict=True) if part in marks or rng.random() < 0.2]
+        whole, own = [read[1].lift(part) for part in parts], []
+        for place, part in zip(places, parts, strict=True):
+            start = len(read[1].lift("".join(parts)[:place[0]]))
+            own += [(start, start + len(read[1].lift(part)))] if place in spans else []
+        wanted = plain.encode("".join(whole), parse_special=True, untrusted=own)
+        assert wanted == swept.encode("".join(parts), parse_special=True, untrusted=spans, stand_ins=read[1])
 
 
 @pytest.mark.parametrize("target", [bodies_fuzz, standins_fuzz])
