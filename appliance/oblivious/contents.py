@@ -26,7 +26,7 @@ from appliance.secure.locked import LockedBuffer
 from appliance.text.jinja.standins import FIRST, MOST, StandIns, TextNeeded
 
 TOPS = frozenset({"messages", "prompt", "suffix", "negative_prompt", "system", "input", "instructions"})
-PARTS = frozenset({"content", "text", "thinking", "reasoning", "reasoning_content"})
+PARTS = frozenset({"content", "text", "output", "thinking", "reasoning", "reasoning_content", "summary"})
 """Members of a body, and of what is in them, whose strings are texts."""
 _KEPT = 1 << 16  # bytes of the longest bodies whose memory is kept
 _SPARE = 4  # places before a work array that are written

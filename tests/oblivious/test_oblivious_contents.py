@@ -93,12 +93,15 @@ def test_what_are_texts() -> None:
         "tools": [{"function": {"name": "text", "parameters": {"default": {"content": "no"}}}}],
         "response_format": {"json_schema": {"schema": {"messages": {"content": "no"}}}},
         "system": [{"type": "text", "text": "six"}], "prompt": ["seven", "eight"], "stop": ["no"],
-        "instructions": "nine"}
+        "instructions": "nine", "input": [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "ten"}]},
+            {"type": "function_call", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "i", "output": "eleven"}]}
     read = READER.read(json.dumps(document).encode())
     assert lifted(read) == document
     assert read is not None
     assert [str(read[1].bytes_of(number), "utf-8") for number in range(len(read[1]))] == [
-        "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+        "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 
 
 @pytest.mark.parametrize("body", [

@@ -49,6 +49,10 @@ OTHERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/responses", {"input": HELLO, "instructions": "Say it.", "max_output_tokens": 4}),
     ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": HELLO}]}],
                        "max_output_tokens": 4}),
+    ("/v1/responses", {"input": [
+        {"role": "user", "content": "Call it."},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a": "é"}'},
+        {"type": "function_call_output", "call_id": "c", "output": HELLO}], "max_output_tokens": 4}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\u3000a"}], "max_tokens": 4}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": ""}], "max_tokens": 4}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELLO}], "max_tokens": 4, "user": "\ue000"}),
