@@ -14,7 +14,9 @@ from appliance.api import marks
 from appliance.api.adapters import plain
 from appliance.api.problems import RequestError
 from appliance.api.wishes.ignored import Ignored
+from appliance.service.admission.privacy import Timing
 from appliance.service.answering import respond as serving
+from appliance.service.parts.exchange import Exchange
 from appliance.service.parts.wiring import Wiring
 from tests.service.answering.test_service_guard import service
 
@@ -62,8 +64,10 @@ def test_long_bodies_are_read_aside(messages: int, aside: bool, service: Wiring)
     """The event loop goes on while a long one is read; a short one is read at once."""
     body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "a"}] * messages}).encode()
 
+    exchange = Exchange("/v1/chat/completions", Timing())
+
     async def turns() -> int:
-        reading = asyncio.ensure_future(serving._parse(service, body, plain.CHAT, Ignored()))
+        reading = asyncio.ensure_future(serving._parse(service, exchange, body, plain.CHAT, Ignored()))
         others = 0
         while not reading.done():
             await asyncio.sleep(0)
