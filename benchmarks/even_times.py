@@ -5,9 +5,10 @@ Texts of two kinds, prose and all others, have the same number of bytes. They ar
 that is drawn, by a tokenizer in oblivious form. Welch's t-test compares the processor times of both
 kinds, as dudect does (Reparaz, Balasch, Verbauwhede: "Dude, is my code constant time?", 2017). All
 times are compared, and then the times below some quantiles, since interrupts are not part of the
-code. Two parts are timed: the compiled kernel, and the whole call from text to a list.
+code. Two parts are timed: the compiled kernel, and the whole call from text to a list. Then come the
+kernels that read a text of as many bytes in the JSON of a body.
 
-The exit code is 1 where |t| is 4.5 or more for the kernel.
+The exit code is 1 where |t| is 4.5 or more for a kernel.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from appliance.cli import numbers
 from appliance.kernels.runtime.table import KernelTable
 from appliance.oblivious import Sweeps
+from appliance.oblivious.contents import BodyReader
 from appliance.text import tokenizer
 from tests.support import oblivious
 
@@ -75,6 +77,21 @@ def times(nbytes: int, count: int, seed: int, *, alike: bool = False) -> NDArray
     return np.array(rows[_FIRST:], np.int64)
 
 
+def reading_times(kernel: str, nbytes: int, count: int, seed: int) -> NDArray[np.int64]:
+    """The kind of each string of JSON, and the nanoseconds of a kernel that reads it (`count`, 2).
+    """
+    timed, rng, rows = TimedKernels(oblivious.kernels(), kernel), random.Random(seed), list[tuple[int, int]]()
+    reader = BodyReader(timed)  # type: ignore[arg-type]
+    others = [json.dumps(text, ensure_ascii=bool(number % 2))[1:-1].encode()[:nbytes].ljust(nbytes, b".")
+              for number, text in enumerate(oblivious.drawn_texts(2 * _DIFFERENT, nbytes, seed))]
+    kinds = [text.encode() for text in prose(_DIFFERENT, nbytes, seed)], others
+    for _ in range(count + _FIRST):
+        kind = rng.randrange(2)
+        reader.read(b'{"prompt": "' + rng.choice(kinds[kind]) + b'"}')
+        rows.append((kind, timed.last))
+    return np.array(rows[_FIRST:], np.int64)
+
+
 def welch(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
     """Welch's t of two samples."""
     spread = one.var(ddof=1) / one.size + other.var(ddof=1) / other.size
@@ -103,8 +120,11 @@ def main() -> int:
     arguments = parser.parse_args()
     rows = times(arguments.bytes, arguments.count, arguments.seed, alike=arguments.alike)
     found = {part: judged(rows[:, 0], rows[:, column]) for part, column in (("kernel", 1), ("call", 2))}
+    for kernel in ("quote_places", "read_string"):
+        read = reading_times(kernel, arguments.bytes, arguments.count, arguments.seed)
+        found[kernel] = judged(read[:, 0], read[:, 1])
     print(json.dumps({"texts": len(rows), "bytes": arguments.bytes, **found}, indent=1))
-    return int(max(map(abs, found["kernel"]["t"].values())) >= BOUND)
+    return int(max(abs(t) for part, each in found.items() if part != "call" for t in each["t"].values()) >= BOUND)
 
 
 if __name__ == "__main__":
