@@ -153,9 +153,8 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
     the request. `guided`: with a negative prompt, that of the request or the default. `stand_ins`:
     of the request's texts."""
     between()
-    if rules and isinstance(request, CompletionRequest) and not all(isinstance(each, str) for each in request.prompts):
-        raise findings.refusal_of(features.exclusion(features.TOKEN_IDS, features.REDACTED_PROMPTS), name="prompt")
-    make = functools.partial(_encode, request, given, template, tokenizer, most, path, guided=guided, exact=exact)
+    make = functools.partial(_encode, request, given, template, tokenizer, most, path, guided=guided, exact=exact,
+                             redacted=bool(rules))
     if stand_ins is not None:
         with contextlib.suppress(TextNeeded):
             try:
@@ -167,7 +166,7 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
 
 def _encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
             tokenizer: Tokenizer, most: int, path: Callable[[int], str], *, clean: chats.Clean, guided: bool,
-            exact: bool, stand_ins: StandIns | None = None) -> list[PromptTokens]:
+            exact: bool, redacted: bool, stand_ins: StandIns | None = None) -> list[PromptTokens]:
     """As `encode` says. TextNeeded where a text is read in whose place is a stand-in."""
     if isinstance(request, ChatRequest):
         if template is None:
@@ -190,6 +189,8 @@ def _encode(request: ChatRequest | CompletionRequest, given: bytes, template: Ch
         if isinstance(given, str):
             return _within(functools.partial(tokenizer.encode, clean(given), add_special=special, stand_ins=stand_ins),
                            most, exact=exact)
+        if redacted:
+            raise findings.refusal_of(features.exclusion(features.TOKEN_IDS, features.REDACTED_PROMPTS), name=name)
         return _ids(given, name, tokenizer)
 
     if request.suffix is None:
