@@ -5,8 +5,8 @@ Texts of two kinds, prose and all others, have the same number of bytes. They ar
 that is drawn, by a tokenizer in oblivious form. Welch's t-test compares the processor times of both
 kinds, as dudect does (Reparaz, Balasch, Verbauwhede: "Dude, is my code constant time?", 2017). All
 times are compared, and then the times below some quantiles, since interrupts are not part of the
-code. Two parts are timed: the compiled kernel, and the whole call from text to a list. Then come the
-kernels that read a text of as many bytes in the JSON of a body.
+code. Two parts are timed: the compiled kernel, and the whole call from text to a list. The kernels
+that read a text of as many bytes in the JSON of a body are timed after them.
 
 The exit code is 1 where |t| is 4.5 or more for a kernel.
 """
