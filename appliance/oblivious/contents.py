@@ -13,6 +13,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ TOPS = frozenset({"messages", "prompt", "suffix", "negative_prompt", "system", "
 PARTS = frozenset({"content", "text", "output", "thinking", "reasoning", "reasoning_content", "summary"})
 """Members of a body, and of what is in them, whose strings are texts."""
 _KEPT = 1 << 16  # bytes of the longest bodies whose memory is kept
+_WORDS = 4096  # characters of all words that are looked for: callers may have written some
 _SPARE = 4  # places before a work array that are written
 _BRACKET = re.compile(rb"[][{}]")
 _OWN = re.compile(rb"\xee|\xef[\x80-\xa3]|\\u(?:[eE]|[fF][0-8])")  # in UTF-8, or escaped: maybe a stand-in's character
@@ -68,6 +70,8 @@ class Contents(StandIns):
         words, self.sought = sorted(self.sought, key=len, reverse=True), set()
         if not words:
             return
+        if sum(map(len, words)) > _WORDS:
+            raise TextNeeded
         table = StopTable([word.encode("utf-8", "surrogatepass") for word in words])
         hits = 0
         for number in range(len(self)):
@@ -175,26 +179,37 @@ def _blanks(codes: NDArray[np.int32]) -> bytes:
     return json.dumps(bytes(codes.tolist()).decode())[1:-1].encode()
 
 
+@dataclass(slots=True)
+class _Open:
+    """An object or a list of a body that has not ended."""
+
+    named: bool  # an object
+    within: bool  # it is in the place of texts
+    texts: bool  # strings that follow are texts
+    top: bool
+
+
 def texts_of(body: bytes, quotes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Where the texts of a body begin and end, by the places of its quotes. A body with faults may
     have some."""
-    names, at = list[str | None](), 0  # of the members that are open; of a list None
-    kinds = list[bytes]()
+    open_ones, root, at = list[_Open](), True, 0
     for start, end in zip(quotes[::2], quotes[1::2], strict=False):
         between, at = body[at:start], end + 1
         for mark in _BRACKET.findall(between):
             if mark in b"[{":
-                kinds.append(mark)
-                names.append(None)
-            elif kinds:
-                kinds.pop()
-                names.pop()
-        if kinds[-1:] == [b"{"] and not between.rstrip(b" \t\r\n").endswith(b":"):
-            names[-1] = _name(body[start:end + 1])
-        elif kinds[:1] == [b"{"] and end > start + 1:
-            top, *rest = (name for name, kind in zip(names, kinds, strict=True) if kind == b"{")
-            if top in TOPS and PARTS.issuperset(rest):
-                yield start + 1, end
+                within = bool(open_ones) and open_ones[-1].texts
+                open_ones.append(_Open(mark == b"{", within, within and mark == b"[", top=root))
+                root = False
+            elif open_ones:
+                open_ones.pop()
+        if not open_ones:
+            continue
+        here = open_ones[-1]
+        if here.named and not between.rstrip(b" \t\r\n").endswith(b":"):
+            name = _name(body[start:end + 1])
+            here.texts = name in TOPS if here.top else here.within and name in PARTS
+        elif here.texts and end > start + 1:
+            yield start + 1, end
 
 
 def _name(text: bytes) -> str | None:

@@ -16,6 +16,7 @@ from tests.fuzz import template_fuzz
 SEPARATOR = template_fuzz.SEPARATOR
 _BLANKS = "".join(BLANKS)
 SOURCES = (
+    "{{ messages[0].content.count('') }}", "{{ messages[0].content.startswith('') }}",
     "{{ messages[0].content | length > 0 }}", "{{ messages[0].content | length == 1 }}",
     "{{ 0 < messages[0].content | length <= 3 }}", "{{ messages | length == 0 }}",
     "{{ messages[0].content | upper }}", "{{ messages[0].content | length }}", "{{ messages[0].content[0] }}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from appliance.api import wire
 from appliance.api.problems import RequestError
 from appliance.errors import ApplianceError
-from appliance.oblivious.contents import BodyReader, Contents
+from appliance.oblivious.contents import BodyReader, Contents, texts_of
 from appliance.service.admission import prompts
 from appliance.text.jinja.standins import FIRST, holds
 from appliance.text.template import ChatTemplate
@@ -224,6 +225,17 @@ def test_tokens_of_filled_texts(kinds: Any) -> None:
             own += [(start, start + len(read[1].lift(part)))] if place in spans else []
         wanted = plain.encode("".join(whole), parse_special=True, untrusted=own)
         assert wanted == swept.encode("".join(parts), parse_special=True, untrusted=spans, stand_ins=read[1])
+
+
+def test_deep_bodies_take_linear_time() -> None:
+    """Strings in many lists are found in the time that strings in one list take."""
+    flat, deep = (b'{"messages": ' + b"[" * depth + b'"a",' * 20_000 for depth in (1, 20_000))
+    seconds = []
+    for body in (flat, deep):
+        begun = time.process_time()
+        list(texts_of(body, [place for place, byte in enumerate(body) if byte == 34]))
+        seconds.append(time.process_time() - begun)
+    assert seconds[1] < 4 * seconds[0] + 0.5
 
 
 @pytest.mark.parametrize("target", [bodies_fuzz, standins_fuzz])

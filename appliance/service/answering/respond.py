@@ -110,8 +110,8 @@ async def _read(request: Request[Any, Any, Any], adapter: Adapter, ignored: Igno
 
 
 async def _parse(service: Wiring, exchange: Exchange, body: bytes, adapter: Adapter, ignored: Ignored) -> Translation:
-    """A body as a request. A long one is read in a thread: the event loop has other clients'
-    streams to serve."""
+    """A body as a request. A long one is read in a thread, and so is each whose texts get stand-ins.
+    The event loop has other clients' streams to serve."""
     limits, fields = service.policy.limits, service.policy.privacy.redaction.fields
 
     def read() -> Translation:
@@ -125,7 +125,7 @@ async def _parse(service: Wiring, exchange: Exchange, body: bytes, adapter: Adap
             exchange.contents = None
         return adapter.read(body, fields, ignored)
 
-    return read() if len(body) <= LONG else await service.prompts.ready(len(body), read)
+    return read() if len(body) <= LONG and service.bodies is None else await service.prompts.ready(len(body), read)
 
 
 async def _respond(request: Request[Any, Any, Any], ask: Translation, made: Answer, told: AnswerFacts) -> Response[Any]:

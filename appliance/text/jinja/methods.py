@@ -112,7 +112,7 @@ def _asking(question: Callable[..., Value]) -> Callable[..., Value]:
         if not all(isinstance(value, str | int) or (isinstance(value, tuple) and all(
                 isinstance(part, str) for part in value)) for value in given):
             raise Misuse("a method of a string needs strings")
-        budget.seek(text, *given or (None,))
+        budget.seek(text, *(each or None for each in given or (None,)))  # the empty word is counted by characters
         answer = question(str(text), *given)
         if question is str.find and answer >= 0:  # the place goes by what stands before
             budget.need(text)

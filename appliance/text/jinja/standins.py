@@ -24,6 +24,7 @@ MOST = 0x1900
 
 _ANY = re.compile(f"[{chr(FIRST)}-{chr(FIRST + MOST - 1)}]")
 _LONGEST = 256  # characters of a word that may be looked for
+_PIECES = 64  # of a text that it may be looked for in
 BLANKS = frozenset(" \t\n\v\f\r\x1c\x1d\x1e\x1f")
 """White space that stays around a stand-in."""
 
@@ -86,7 +87,7 @@ class StandIns(ABC):
         pieces = _ANY.split(text)
         if len(pieces) == 1 or not word:
             return
-        if len(word) > _LONGEST or (len(word) > 1 and "" in pieces[1:-1]):
+        if len(word) > _LONGEST or len(pieces) > _PIECES or (len(word) > 1 and "" in pieces[1:-1]):
             raise TextNeeded
         for size in range(1, len(word)):
             if any(piece.endswith(word[:size]) for piece in pieces[:-1]) or any(
