@@ -110,8 +110,8 @@ async def _read(request: Request[Any, Any, Any], adapter: Adapter, ignored: Igno
 
 
 async def _parse(service: Wiring, exchange: Exchange, body: bytes, adapter: Adapter, ignored: Ignored) -> Translation:
-    """A body as a request. A long one is read in a thread, and so is each whose texts get stand-ins.
-    The event loop has other clients' streams to serve."""
+    """A body as a request. A long one is read in a thread, and so are all whose texts get
+    stand-ins: the event loop has other clients' streams to serve."""
     limits, fields = service.policy.limits, service.policy.privacy.redaction.fields
 
     def read() -> Translation:
