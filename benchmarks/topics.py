@@ -1,9 +1,10 @@
 """`python -m benchmarks.topics`: whether a host that watches all pages of a process tells the topic
 of a text.
 
-Texts on four topics have the same number of bytes, and words that are drawn. One of three parts
-works: `text` makes tokens of a text. `chat` makes a prompt's tokens of the JSON of a chat. `answer`
-chooses the tokens of a text, by logits with a peak at each, and makes the events of an answer.
+Texts on four topics have the same number of bytes, and words that are drawn. One of four parts
+works: `text` makes tokens of a text. `chat` makes a prompt's tokens of the JSON of a chat. `events`
+makes events of one size of a text's tokens, one for each. `answer` chooses these tokens before, by
+logits with a peak at each.
 
 The whole process is traced: its heap, its libraries and its tables, but not its stacks and the C
 library. A classifier learns from half of the traces how often each page was entered, and each two
@@ -20,7 +21,7 @@ import json
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.api import wire
+from appliance.api.answers import AnswerFacts, AnswerPart
+from appliance.api.shapes import AnswerShape, TextShape
 from appliance.cli import numbers
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
+from appliance.oblivious import AnswerTexts, Sweeps
 from appliance.oblivious.contents import BodyReader
 from appliance.service.admission import prompts
+from appliance.service.admission.privacy import pad_event
+from appliance.service.delivery.filled import FilledShape
+from appliance.text.stops import StopFilter
 from appliance.text.template import ChatTemplate
+from appliance.text.tokenizer import Tokenizer
+from appliance.text.tokenizer.stream import TextStream
 from tests.support import oblivious
 from tests.support.page_traces import PageTracer
 
@@ -46,32 +55,41 @@ TOPICS = {
 }
 COMMON = ("the", "of", "and", "to", "in", "is", "that", "for", "with", "was", "on", "are", "this", "by", "from", "or")
 _OPEN = 48  # pages that may be used at a time
-_ANSWERED = 32  # tokens of an answer
+_ANSWERED, _PADDED = 16, 512  # tokens of an answer, bytes of an event
+_STOPS = ("\n\nUser:",)
 
 Part = Callable[[str], Callable[[], int]]
 """Prepares for a text. The result does the work that is traced."""
 
 
 def texts(count: int, nbytes: int, seed: int, topics: int, *, alike: bool) -> list[tuple[int, str]]:
-    """So many texts of exactly so many bytes, each with its topic's number. `alike`: all of one
-    number of tokens."""
+    """So many texts of exactly so many bytes, each with its topic's number. `alike`: the tokens of
+    all have the same lengths, in the same order, and bytes may be a few less."""
     rng, lists = random.Random(seed), [words.split() for words in TOPICS.values()][:topics]
+    lengths = {word: _lengths(word) for words in (*lists, COMMON) for word in words}
+    shared = sorted(set.intersection(*({lengths[word] for word in words} for words in lists)))
+    order, size = list[tuple[int, ...]](), 0
+    while size < nbytes:
+        order.append(rng.choice(shared))
+        size += sum(order[-1])
 
     def drawn(topic: int) -> str:
         words = (rng.choice(lists[topic] if rng.random() < 0.4 else COMMON) for _ in range(nbytes))
         return " ".join(words)[:nbytes]
 
-    def tokens(text: str) -> int:
-        return len(oblivious.both()[0].encode(text))
+    def drawn_alike(topic: int) -> str:
+        fitting = ([word for word in (*lists[topic], *COMMON) if lengths[word] == each] for each in order[:-1])
+        return "".join(f" {rng.choice(words)}" for words in fitting)
 
-    wanted = int(np.median([tokens(drawn(number % topics)) for number in range(100)]))
-    found = list[tuple[int, str]]()
-    while len(found) < count:
-        topic = len(found) % topics
-        text = drawn(topic)
-        found += [(topic, text)] if not alike or tokens(text) == wanted else []
+    found = [(number % topics, (drawn_alike if alike else drawn)(number % topics)) for number in range(count)]
     rng.shuffle(found)
     return found
+
+
+def _lengths(word: str) -> tuple[int, ...]:
+    """The lengths of a word's tokens, in bytes."""
+    plain = oblivious.both()[0]
+    return tuple(len(plain.piece(token)) for token in plain.encode(f" {word}"))
 
 
 def text_part(swept: bool) -> Part:
@@ -102,27 +120,54 @@ def chat_part(swept: bool) -> Part:
 
 
 def answer_part(swept: bool) -> Part:
-    """From logits to the events of an answer of `_ANSWERED` tokens, as JSON."""
+    """From logits to the events of an answer of `_ANSWERED` tokens."""
     plain, tokenizer = oblivious.both()[0], oblivious.both()[swept]
     scratch = Scratch(plain.vocab_size, oblivious.kernels(), sweeps=swept)
-    logits = np.zeros((_ANSWERED, plain.vocab_size), np.float32)
+    logits, places = np.zeros(plain.vocab_size, np.float32), np.arange(plain.vocab_size)
 
-    def count() -> int:
-        request = GenerationRequest([1], _ANSWERED, Sampling(seed=1, top_k=40, top_p=0.95), stop=("\n\nUser:",))
-        generation, nbytes = Generation(request, tokenizer, plain.vocab_size, 2 * _ANSWERED, scratch), 0
-        for row in logits:
-            nbytes += len(json.dumps({"choices": [{"index": 0, "text": generation.advance(row).text}]}).encode())
-        return nbytes
+    def count(tokens: NDArray[np.int64]) -> int:
+        texts = texts_of(tokenizer)
+        request = GenerationRequest([1], _ANSWERED, Sampling(seed=1, top_k=40, top_p=0.95), _STOPS, texts=texts)
+        generation = Generation(request, tokenizer, plain.vocab_size, 2 * _ANSWERED, scratch)
+        return written(texts, (generation.advance(peaks(number)).text for number in tokens))
 
-    def prepared(text: str) -> Callable[[], int]:
-        logits[:] = 0
-        logits[np.arange(_ANSWERED), plain.encode(text)[:_ANSWERED]] = 30
-        return count
+    def peaks(token: np.int64) -> NDArray[np.float32]:
+        np.multiply(places == token, np.float32(30), out=logits)
+        return logits
 
-    return prepared
+    return lambda text: functools.partial(count, np.array(plain.encode(text)[:_ANSWERED]))
 
 
-PARTS: dict[str, Callable[[bool], Part]] = {"text": text_part, "chat": chat_part, "answer": answer_part}
+def events_part(swept: bool) -> Part:
+    """From the tokens of an answer to its events."""
+    plain, tokenizer = oblivious.both()[0], oblivious.both()[swept]
+
+    def count(tokens: NDArray[np.int64]) -> int:
+        texts, stream, stops = texts_of(tokenizer), TextStream(tokenizer), StopFilter(_STOPS)
+        told = None if texts is None else texts.begin(_STOPS, ())
+        return written(texts, (told.push(token) if told else stops.push(stream.push(token))
+                               for token in tokens.tolist()))  # numbers that the tokenizer does not share
+
+    return lambda text: functools.partial(count, np.array(plain.encode(text)))
+
+
+def texts_of(tokenizer: Tokenizer) -> AnswerTexts | None:
+    """The memory of an answer's texts; None for the tokenizer as it is."""
+    return AnswerTexts(tokenizer.sweeping.writer) if isinstance(tokenizer.sweeping, Sweeps) else None
+
+
+def written(texts: AnswerTexts | None, pieces: Iterable[str]) -> int:
+    """Make an event of each piece of an answer, of `_PADDED` bytes; how many bytes all have."""
+    shape: AnswerShape = TextShape(AnswerFacts("req-1", "demo", "fp"), with_usage=False, created=0)
+    shape = shape if texts is None else FilledShape(shape, texts)
+    nbytes = sum(len(pad_event(shape.more([AnswerPart(0, piece)], paced=True), _PADDED)) for piece in pieces)
+    if texts is not None:
+        texts.close()
+    return nbytes
+
+
+PARTS: dict[str, Callable[[bool], Part]] = {"text": text_part, "chat": chat_part, "answer": answer_part,
+                                               "events": events_part}
 
 
 def traces(part: Part, given: Sequence[tuple[int, str]], folder: Path) -> tuple[list[bytes], list[int]]:
@@ -130,12 +175,12 @@ def traces(part: Part, given: Sequence[tuple[int, str]], folder: Path) -> tuple[
     for _, text in given[:20]:
         part(text)()
     found, counts = [], []
+    works = [part(text) for _, text in given]  # all before, since the free parts of the heap tell what was done last
     gc.collect()
     gc.disable()
     tracer = PageTracer([], folder, _OPEN)
     tracer.add_process()
-    for _, text in given:
-        work = part(text)
+    for work in works:
         with tracer.tracing():
             count = work()
         found.append(tracer.pages)
@@ -193,7 +238,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=numbers.whole(least, most), default=default,
                             help=f"{words} (default: %(default)s)")
     parser.add_argument("--part", choices=PARTS, default="text", help="what is traced (default: %(default)s)")
-    parser.add_argument("--alike", action="store_true", help="texts of one number of tokens")
+    parser.add_argument("--alike", action="store_true", help="tokens of all texts have the same lengths")
     parser.add_argument("--form", choices=("open", "oblivious"), action="append", help="default: both")
     arguments = parser.parse_args()
     given = texts(arguments.count, arguments.bytes, arguments.seed, arguments.topics, alike=arguments.alike)

@@ -183,6 +183,7 @@ class AnswerFacts:
     counts: Callable[[], CompletionUsage] | None = None  # so far, for each event of a stream; None: events have none
     stopped: Mapping[int, str] = field(default_factory=dict)  # choice -> the stop sequence that has ended it
     leads: bool = False  # whether the text of an answer's first token has a space before it that is not there
+    missing: Callable[[str], int] = lambda _text: 0  # bytes by which a text becomes longer before it leaves
 
 
 @dataclass(frozen=True, slots=True)

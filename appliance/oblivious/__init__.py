@@ -10,13 +10,15 @@ class of length.
     contents   a request's texts, from its JSON to the encoder
     rows       tokens to their bytes
     stops      stop strings
+    answers    tokens to the JSON of an answer's events
     sweeps     both, in the place of what a tokenizer does else
 
 Tokens equal those of `text.tokenizer`. docs/concepts/memory-access.md lists the parts that still
 tell of a text.
 """
 
+from appliance.oblivious.answers import AnswerTexts, may_stand
 from appliance.oblivious.stops import SweptStops
 from appliance.oblivious.sweeps import Sweeps
 
-__all__ = ["Sweeps", "SweptStops", "contents"]
+__all__ = ["AnswerTexts", "Sweeps", "SweptStops", "contents", "may_stand"]

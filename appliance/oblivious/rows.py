@@ -3,7 +3,9 @@ each token."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -37,16 +39,22 @@ class PieceRows:
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""
-        row = self._read(token)
-        return row[_HEAD:_HEAD + int.from_bytes(row[:2], "little")]
+        with self.row_of(token) as (piece, _):
+            return bytes(piece)
 
     def is_special(self, token: int) -> bool:
         """Whether it is a control token."""
-        return bool(self._read(token)[2])
+        with self.row_of(token) as (_, special):
+            return special
 
-    def _read(self, token: int) -> bytes:
+    @contextlib.contextmanager
+    def row_of(self, token: int) -> Iterator[tuple[memoryview, bool]]:
+        """The bytes of a token as they stand in memory, and whether it is a control token. They are
+        wiped at the end."""
         with self._lock:
             self._row(self.table.address, self.table.count, self.size, token, self.row.address)
-            row = bytes(self.row.view[:self.size])
-            self.row.wipe()
-            return row
+            try:
+                nbytes = int.from_bytes(self.row.view[:2], "little")
+                yield self.row.view[_HEAD:_HEAD + nbytes], bool(self.row.view[2])
+            finally:
+                self.row.wipe()

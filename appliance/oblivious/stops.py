@@ -14,12 +14,14 @@ from appliance.errors import CapacityError, ModelError
 from appliance.kernels.layouts.blind import StopPass
 from appliance.kernels.runtime.table import KernelTable
 from appliance.secure.locked import LockedBuffer
-from appliance.text.stops import StopFilter
+from appliance.text.stops import MAX_LENGTH, StopFilter
 
 LENGTH = 256
 """Bytes of text that one call goes through."""
 MOST_NBYTES = 88 << 10
 """Bytes that the stop strings of one answer take, at most."""
+LONGEST = 4 * MAX_LENGTH
+"""Bytes of the longest stop string."""
 _WORD = 64
 
 
@@ -89,6 +91,8 @@ class SweptStops(StopFilter):
         self._ends = {end: (place, len(words[place])) for end, place in zip(ends, order, strict=True)}
         self._words = [words[place] for place in order]
         self._kernels, self._find, self._kept = kernels, kernels.function("find_stops"), b""
+        self.waiting = 0
+        """Bytes at the end that may begin a stop string."""
 
     @cached_property
     def table(self) -> StopTable | None:
@@ -101,33 +105,46 @@ class SweptStops(StopFilter):
 
     def push(self, text: str) -> str:
         """The text that can be passed on now; nothing after a stop string was found."""
-        if self.stopped or self.table is None:
-            return "" if self.stopped else text
-        data, passed = text.encode(), b""
+        if self.stopped:
+            return ""
+        data = self._kept + (new := text.encode())
+        count = self.passing(new)
+        self._kept = data[count:count + self.waiting]
+        return data[:count].decode()
+
+    def passing(self, data: bytes | memoryview) -> int:
+        """How many bytes can be passed on, of those that waited and of `data` after them."""
+        if self.table is None:
+            return len(data)
+        count = 0
         for at in range(0, max(len(data), 1), LENGTH):
             if not self.stopped:
-                passed += self._take(self.table, data[at:at + LENGTH])
-        return passed.decode()
+                count += self._take(self.table, data[at:at + LENGTH])
+        return count
 
-    def _take(self, table: StopTable, data: bytes) -> bytes:
-        """Take a part of a text; return the bytes that pass."""
+    def _take(self, table: StopTable, data: bytes | memoryview) -> int:
+        """Take a part of a text; how many more bytes pass."""
         table.write(data)
         self._find(table.address)
         found, ended, held = table.result()
-        data = self._kept + data
-        count = len(data) - held
+        count = self.waiting + len(data) - held
         if found:
             self.stopped, held = True, 0
             self.found, length = self._ends[found]
-            count = len(self._kept) + ended - length
+            count = self.waiting + ended - length
             table.wipe()
-        self._kept = data[count:] if held else b""
-        return data[:count]
+        self.waiting = held
+        return count
 
     def flush(self) -> str:
         """Release what is held back, when no more text will come."""
         text, self._kept = self._kept.decode(), b""
+        self.release()
+        return text
+
+    def release(self) -> None:
+        """Forget what waits."""
+        self.waiting = 0
         made = self.__dict__.get("table")
         if made is not None:
             made.wipe()
-        return text

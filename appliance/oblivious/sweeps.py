@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from appliance.errors import UnsupportedError
 from appliance.kernels.runtime.table import KernelTable
+from appliance.oblivious.answers import Writer
 from appliance.oblivious.encoder import Encoder
 from appliance.oblivious.rows import PieceRows
 from appliance.text.jinja.standins import Fill
@@ -26,6 +27,7 @@ class Sweeps:
             raise UnsupportedError(f"the special token {short[0]!r} has one byte, which leaves no place for the space "
                                    "after it", hint='use another model, or privacy.memory_access = "open"')
         self.encoder, self.rows = Encoder(tokenizer.merges, kernels), PieceRows(tokenizer, kernels)
+        self.writer = Writer(self.rows, kernels)
 
     def encode(self, text: str, specials: Sequence[SpecialText], untrusted: Sequence[Span], *,
                inside: bool = False, fills: Sequence[Fill] = ()) -> list[int]:

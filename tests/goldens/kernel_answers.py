@@ -8,6 +8,7 @@ tests there are, and must give these bits before they are written down.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import math
@@ -295,6 +296,13 @@ def _read() -> bytes:
     return b"|".join(found)
 
 
+def _written() -> bytes:
+    """By Python's decoder and its own JSON."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return b"|".join(json.dumps(decoder.decode(bytes((each,))), ensure_ascii=False)[1:-1].encode()
+                     for each in kernel_search.answer())
+
+
 def _picked() -> bytes:
     pieces = kernel_inputs.stream("pieces", 3 * kernel_answers.PIECE).tobytes() + bytes(kernel_answers.PLACE)
     size = kernel_answers.PLACE
@@ -341,6 +349,7 @@ _ANSWERS: dict[str, Callable[[str], bytes]] = {
     "weigh": _weigh, "running": _running, "mark": _marked, "bring": _forward,
     "sort": _sorted, "add": _added, "place": _places, "encode": _encoded, "token": _pieces,
     "quote": lambda _rest: _read(), "read": lambda _rest: _read(),
+    "complete": lambda _rest: _written(), "write": lambda _rest: _written(),
     "lockstep": lambda _rest: b"all threads kept step",
 }
 

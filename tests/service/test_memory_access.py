@@ -59,6 +59,15 @@ OTHERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/chat/completions", {"messages": [{"role": "nobody", "content": HELLO}]}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "so " * 2000}]}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELLO, "extra": HELLO}], "max_tokens": 4}))
+STREAMS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/completions", {"prompt": ["Once", "Two"], "n": 2, "max_tokens": 8, "seed": 4, "temperature": 1.5}),
+    ("/v1/completions", {"prompt": "Once", "best_of": 2, "max_tokens": 6, "seed": 3, "stop": ["a", "e"]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELLO}], "max_tokens": 12,
+                              "stream_options": {"include_usage": True}}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "user": "\U0010fffd"}),
+    ("/v1/messages", {"max_tokens": 12, "messages": [{"role": "user", "content": "Hi"}], "stop_sequences": [" I"]}),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 12}))
+"""As they stand, and as streams."""
 FAULTY = (b'{"model": "demo", "messages": [{"role": "user", "content": "a\\ud800"}]}',
           b'{"model": "demo", "messages": [{"role": "user", "content": "a\x01"}]}',
           b'{"model": "demo",\n "messages": [{"role": "user", "content": "a"}],, "a": 1}',
@@ -86,6 +95,12 @@ def _streamed(client: httpx.Client, body: dict[str, Any]) -> str:
     answer = client.post("/v1/chat/completions", json=body | {"stream": True})
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
     return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+
+
+def _events(answer: httpx.Response) -> Any:
+    """The data of a stream's events, without what is its own; those of several choices by choice."""
+    found = [_same(json.loads(line[6:])) for line in answer.text.splitlines() if line.startswith("data: {")]
+    return sorted(found, key=lambda event: [each["index"] for each in event.get("choices", ())])
 
 
 def _same(value: Any) -> Any:
@@ -131,6 +146,11 @@ def _answers(folder: Path, how: str, capsys: pytest.CaptureFixture[str]) -> list
             for path, body in OTHERS:
                 answer = client.post(path, json={"model": "demo", "temperature": 0, **body})
                 choices.append([answer.status_code, _same(answer.json()), answer.headers.get("appliance-ignored")])
+            for path, body in STREAMS:
+                asked = {"model": "demo", "temperature": 0, **body}
+                choices.append(_same(client.post(path, json=asked).json()))
+                if "best_of" not in body:
+                    choices.append(_events(client.post(path, json=asked | {"stream": True})))
             for faulty in FAULTY:
                 answer = client.post("/v1/chat/completions", content=faulty, headers=JSON)
                 choices.append([answer.status_code, answer.json()])

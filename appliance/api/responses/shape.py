@@ -222,10 +222,11 @@ class ResponseShape:
             status, [item.written(own) for item, own in each], usage))
         if self.facts.padding is None:
             return events
-        most = sum(written_bytes(item.origin.name) + max(item.said, written_bytes(item.text.decode()))
-                   for item in self._items)
+        missing = sum(self.facts.missing(item.text.decode()) for item in self._items)
+        most = missing + sum(written_bytes(item.origin.name) + max(item.said, written_bytes(item.text.decode()))
+                             for item in self._items)
         return shapes.pad(events, sum(item.last for item in self._items), LAST_FRAME,
-                             COPIES * (most + -most % self.facts.padding))
+                          COPIES * (most + -most % self.facts.padding - missing))
 
     def failed(self, error: RequestError) -> bytes:
         """Write a refusal as the last event."""

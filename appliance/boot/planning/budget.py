@@ -42,7 +42,7 @@ _ANSWER_TOKEN_BYTES = 160  # of each token of an answer, in lists, counts and wh
 _KEY_BYTES = 72 << 10  # of an API key whose limits' windows are full
 _ENTRY_BYTES = 16  # of each log-probability of an answer's token, where the policy allows them
 _EVENT_BYTES = 768 << 10  # of an event with many log-probabilities: three may be there where a grid is kept
-_STOPS_BYTES = 88 << 10  # of stop strings that are looked for by sweeps
+_SWEPT_BYTES = 96 << 10  # of an answer's stop strings that are looked for by sweeps, and of what waits for one
 _READING_SHARE = 48  # bytes for each of a body's, while it is read: lists in lists take that much
 _LETTER_BYTES = 200  # of each letter of a prompt, while it is tokenized: a long word takes that much
 _SPARE_BYTES = 64 << 20  # stay free, whoever else may want them
@@ -158,7 +158,7 @@ def _answer_nbytes(policy: Policy, tokens: int, longest: int) -> int:
     entries = _ENTRY_BYTES * (1 + logged) if logged else 0
     event = policy.privacy.size_padding_bytes or 0
     event += _EVENT_BYTES if logged and policy.privacy.timing_padding is not None else 0
-    event += _STOPS_BYTES if policy.privacy.memory_access == "oblivious" else 0
+    event += _SWEPT_BYTES if policy.privacy.memory_access == "oblivious" else 0
     return tokens * (_ANSWER_TOKEN_BYTES + _CHARACTER_BYTES * longest + entries) + event
 
 

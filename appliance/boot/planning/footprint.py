@@ -57,6 +57,7 @@ LOADING_BYTES = 24 << 20
 _HEADER_FACTOR, _TOKEN_BYTES = 9, 180  # metadata and tokenizer, per byte of the header and per token: measured
 _TEMPLATE_FACTOR = 176  # of a chat template, per character, while it is compiled
 _PAIR_BYTES, _SWEPT_TEXTS = 64, 103 * (128 << 10)  # of pairs, for each token; of the rooms of bodies and texts
+_WRITER_FACTOR = 640  # of the room in which tokens become text, for each byte of the longest token's row
 _TILE_BYTES = 500  # of Python objects and tags for each tile that is streamed
 _HUGE = 2 << 20  # the kernel may back a buffer with pages of this size
 _VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft, each in pages of its own
@@ -333,10 +334,11 @@ class Footprint:
         return LOADING_BYTES if share.resident is None or self.tiles is None else 0
 
     def _swept(self, vocabulary: int, slots: int) -> int:
-        """Bytes of a row a token, of pairs, of texts' rooms up to 64 KiB, of rows of logits, and of
-        an answer's row of counts."""
+        """Bytes of a row a token, of pairs, of texts' rooms up to 64 KiB, of the room in which a
+        token becomes text, of rows of logits, and of an answer's row of counts."""
         row = max(64, 1 << (self.longest_token + 3).bit_length())  # bytes of a token are letters in the file
-        return vocabulary * (row + _PAIR_BYTES + 4 * slots) + _SWEPT_TEXTS + rows_nbytes(vocabulary)
+        tables = vocabulary * (row + _PAIR_BYTES + 4 * slots)
+        return tables + _SWEPT_TEXTS + _WRITER_FACTOR * row + rows_nbytes(vocabulary)
 
     def _buffers(self, threads: int) -> int:
         """Tiles and a record (a plain file: its rows) for each thread, what is read ahead, what is

@@ -143,6 +143,7 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(r"(find_spans)"), lambda table, _name: search.find_spans(table)),
     (re.compile(r"(find_stops)"), lambda table, _name: search.find_stops(table)),
     (re.compile(r"(quote_places|read_string)"), lambda table, _name: search.read_string(table)),
+    (re.compile(r"(complete_text|write_string)"), lambda table, _name: search.write_string(table)),
     (re.compile(r"(encode_text)"), lambda table, _name: search.encode_text(table)),
     (re.compile(r"(token_row)"), lambda table, _name: search.token_row(table)),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),

@@ -8,7 +8,7 @@ import numpy as np
 from appliance.boot.selftest import inputs
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, points
-from appliance.oblivious import Sweeps, SweptStops
+from appliance.oblivious import AnswerTexts, Sweeps, SweptStops
 from appliance.oblivious.contents import BodyReader
 from appliance.text.tokenizer import Tokenizer, load
 from appliance.text.tokenizer.tokenizer import byte_letters
@@ -111,3 +111,20 @@ def read_string(table: KernelTable) -> bytes:
         found.append(b"X" if read is None else read[0])
         found += [] if read is None else [bytes(read[1].bytes_of(number)) for number in range(len(read[1]))]
     return b"|".join(found)
+
+
+def answer() -> bytes:
+    """Return an answer's bytes, each of which is a token: text, parts of characters, any bytes."""
+    whole = "".join(map(chr, range(40))) + '\x7f"\\é中😀\ufffd' * 3
+    parts = [bytes((lead, second, *rest, 97)) for lead in (0xC1, 0xC2, 0xE0, 0xE1, 0xED, 0xF0, 0xF1, 0xF4, 0xF5)
+             for second in (0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC2) for rest in ((), (0x80,), (0xBF, 0x80))]
+    return whole.encode() + b"".join(parts) + inputs.stream("answer", 500).tobytes()
+
+
+def write_string(table: KernelTable) -> bytes:
+    """Return the text that comes with each token of an answer, as JSON has it."""
+    tokenizer = vocabulary("gpt-2")
+    tokens = {tokenizer.piece(token): token for token in range(256)}
+    texts = AnswerTexts(Sweeps(tokenizer, table).writer)
+    swept = texts.begin((), ())
+    return b"|".join(texts.fill(swept.push(tokens[bytes((each,))]).encode()) for each in answer())

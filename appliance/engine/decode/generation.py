@@ -34,7 +34,7 @@ from appliance.engine.decode.healing import Healing, Lexicon
 from appliance.engine.decode.masks import AnswerConstraint
 from appliance.engine.decode.sampler import Sampler, Sampling, log_probabilities
 from appliance.errors import CapacityError, EngineError
-from appliance.oblivious import SweptStops
+from appliance.oblivious import AnswerTexts, SweptStops
 from appliance.text.stops import StopFilter
 from appliance.text.tokenizer.stream import TextStream
 
@@ -57,6 +57,7 @@ class GenerationRequest:
     shift_keep: int | None = None  # first tokens that stay when a full context drops its older half; None: it ends
     ending: Ending = FREE  # when a token may end the answer
     beam: Beam | None = None  # search for so many choices, from `choice` on, in place of sampling one
+    texts: AnswerTexts | None = None  # keeps the text, whose stand-ins are told; None: the text is told
 
     def check(self, vocabulary: int, context: int) -> None:
         """Refuse what cannot be run: CapacityError for a prompt that leaves no room in the context,
@@ -179,7 +180,9 @@ class Generation:
         self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch, tokenizer.suppressed)
         self._stream = TextStream(tokenizer, request.visible)
         sweep = scratch.sweep
-        self._stops = StopFilter(request.stop) if sweep is None else SweptStops(request.stop, sweep.kernels)
+        self._swept = None if request.texts is None else request.texts.begin(request.stop, request.visible)
+        self._plain_stops = StopFilter(request.stop) if sweep is None else SweptStops(request.stop, sweep.kernels)
+        self._stops = self._swept or self._plain_stops
         beam, count = request.beam, len(request.prompt_ids)
         self.search = None if beam is None else BeamSearch(beam, count, max(self.left, 1), self._ends)
 
@@ -247,9 +250,7 @@ class Generation:
         self._healing.accept(token)
         self.tokens.append(token)
         self.left -= 1
-        text = self._healing.new_characters(self._stream.push(token))
-        if len(self.tokens) > self.request.ending.least:
-            text = self._stops.push(text)
+        text = self._text_of(token)
         reason = STOP if self._stops.stopped or complete else LENGTH if self.left == 0 else None
         if reason is not None and not self._stops.stopped:
             text += self._rest()
@@ -257,6 +258,14 @@ class Generation:
         if choice.logprob is not None:
             events += (Logprobs.of(self.request.choice, ((token, choice.logprob), *choice.top)),)
         return Advance(token, events if reason is None else events + self._end(reason, ""), mask=mask)
+
+    def _text_of(self, token: int) -> str:
+        """The text that may leave with a token."""
+        searched = len(self.tokens) > self.request.ending.least
+        if self._swept is not None:
+            return self._swept.push(token, searched=searched)
+        text = self._healing.new_characters(self._stream.push(token))
+        return self._plain_stops.push(text) if searched else text
 
     def _mask(self) -> bytes | None:
         """The tokens that may come next where no constraint says so; None: all."""

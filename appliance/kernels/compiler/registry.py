@@ -33,7 +33,8 @@ PACKAGE = "appliance.kernels"
 DEFINITIONS: tuple[str, ...] = (
     "step.lockstep", "rows.quantise", "rows.weights", "product.product", "product.gather", "attention.attention",
     "product.pack", "step.fetch", "step.step", "search.search", "oblivious.merge",
-    "oblivious.choice", "oblivious.order", "oblivious.stop", "oblivious.read")
+    "oblivious.choice", "oblivious.order", "oblivious.stop", "oblivious.read",
+    "oblivious.write")
 
 # C functions whose result is defined to the last bit, so that any C library will do.
 ALLOWED_SYMBOLS = frozenset({

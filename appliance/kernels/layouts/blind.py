@@ -42,6 +42,9 @@ HASH_STEP, HASH_MASK = 1_000_003, 0x7FFFFFFF
 """The hash of a word is that of its bytes before the last, times the first, plus the last byte and
 1, in the bits of the second."""
 
+REPLACED, SLOTS = 3, 6
+"""Bytes that a byte of an answer becomes at most: U+FFFD, and the longest escape of JSON."""
+
 ARRAYS = ("code", "kind", "lead", "after", "ahead", "begins", "symbol", "alive", "left", "right", "bucket", "hash",
           "shift", "slot", "rank", "least", "flags", "best", "fixed", "reach", "taken", "token")
 """The work arrays, in their order."""
@@ -129,3 +132,17 @@ class ReadPass(Table):
     TRAILING: int  # written: and at its end
     SPACED: int  # written: 1 where white space beyond ASCII follows or goes before that
     FAULTY: int  # written: 1 for a fault in its JSON or UTF-8
+
+
+class WritePass(Table):
+    """One call of `complete_text` for the next bytes of an answer, or of `write_string` for text.
+    Work arrays have REPLACED or SLOTS int32 for each byte of LENGTH."""
+
+    TEXT: int  # address of LENGTH + 4 bytes, zeros after the text
+    COUNT: int  # bytes of the text
+    LENGTH: int  # bytes that are gone through
+    CODES: int  # address; written: the bytes of what it becomes
+    ALIVE: int  # address
+    AWAY: int  # address
+    NBYTES: int  # written: how many these are
+    HELD: int  # written: bytes at the end that begin a character

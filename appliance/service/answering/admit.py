@@ -29,6 +29,7 @@ from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.generation import GenerationRequest, check_sweeping
 from appliance.engine.decode.sampler import Sampling
 from appliance.errors import CapacityError, EngineError
+from appliance.oblivious import AnswerTexts, Sweeps, answers
 from appliance.service.admission import constraints, prompts, sampling, thinking
 from appliance.service.admission.limits import Purse
 from appliance.service.admission.privacy import round_up
@@ -199,6 +200,8 @@ async def _job(asked: Inquiry, access: Access, manner: Manner, material: Materia
         (), 0, manner.sampling, request.stops, constraint=constraint, visible=reading.visible, beam=beam,
         ending=sampling.ending(model.tokenizer, request, bound=constraint is not None))
     _require_sweeps(model, common)
+    if _stands(asked, common, reading, manner.choices.count + manner.choices.tried * sum(lengths.bounds)):
+        common = replace(common, texts=_texts(asked, model))
     requests = (replace(common, prompt_ids=tuple(prompt.tokens), negative_ids=tuple(prompt.negative), max_tokens=bound,
                         shift_keep=None if beam is not None else _shift_keep(model, prompt))
                 for prompt, bound in zip(made, lengths.bounds, strict=True))
@@ -206,6 +209,22 @@ async def _job(asked: Inquiry, access: Access, manner: Manner, material: Materia
                    for number, each in enumerate(requests))
     return Job(model, groups, manner.choices, lengths.weight, material.count, reading.reader,
                older=material.offer.older, echoed=request.echoed, logged=logged)
+
+
+def _stands(asked: Inquiry, common: GenerationRequest, reading: _Reading, pieces: int) -> bool:
+    """Whether characters may stand for an answer's texts: nothing in Python reads these."""
+    read = reading.reader is not None or asked.request.echoed or asked.request.logprob_count is not None
+    return (asked.exchange.standing and not read and common.beam is None and pieces < answers.MOST
+            and not asked.service.substitutions_in("answer"))
+
+
+def _texts(asked: Inquiry, model: ServedModel) -> AnswerTexts | None:
+    """The memory of an answer's texts; None where the model's tokens become text in Python."""
+    if not isinstance(model.tokenizer.sweeping, Sweeps):
+        return None
+    texts = asked.exchange.texts = AnswerTexts(model.tokenizer.sweeping.writer)
+    asked.exchange.closing.append(texts.close)
+    return texts
 
 
 def _require_sweeps(model: ServedModel, request: GenerationRequest) -> None:

@@ -35,11 +35,12 @@ class Answer:
 
     def facts(self) -> AnswerFacts:
         """Return facts of the answer, for its shape."""
-        job, booted = self._job, self._service.booted
+        job, booted, texts = self._job, self._service.booted, self._exchange.texts
         padding = self._service.padding if self._service.parcel is None else None  # sizes are hidden where it leaves
         return AnswerFacts(self._exchange.request_id, job.model.name, f"fp_{booted.policy_digest.hex()[:16]}",
                     channels=job.reader is not None, older=job.older, padding=padding, usage=self.usage,
-                    stopped=self._stopped, leads=job.echoed and job.model.tokenizer.leads)
+                    stopped=self._stopped, leads=job.echoed and job.model.tokenizer.leads,
+                    missing=(lambda _text: 0) if texts is None else texts.missing)
 
     @property
     def outbox(self) -> Outbox:

@@ -20,6 +20,7 @@ from appliance.api.answers import AnswerFacts
 from appliance.api.problems import RequestError
 from appliance.api.wishes.ignored import Ignored
 from appliance.http.body import read_json, unless_gone
+from appliance.oblivious import may_stand
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.admission.prompts import LONG
 from appliance.service.answering import receipting, recording
@@ -27,6 +28,7 @@ from appliance.service.answering.admit import Inquiry, admit, encode
 from appliance.service.answering.answer import Answer
 from appliance.service.answering.covered import CoveredAnswer
 from appliance.service.delivery import stream
+from appliance.service.delivery.filled import FilledShape
 from appliance.service.parts.exchange import Exchange
 from appliance.service.parts.wiring import Wiring
 
@@ -117,6 +119,7 @@ async def _parse(service: Wiring, exchange: Exchange, body: bytes, adapter: Adap
     def read() -> Translation:
         marks.check(body, marks.MOST + limits.prompt_tokens)
         found = None if service.bodies is None or adapter.tells_tokens else service.bodies.read(body)
+        exchange.standing = service.bodies is not None and may_stand(body)
         if found is not None:
             written, exchange.contents = found
             exchange.closing.append(exchange.contents.close)
@@ -133,7 +136,7 @@ async def _respond(request: Request[Any, Any, Any], ask: Translation, made: Answ
     service, exchange = context_of(request)
     if ask.shape is None:
         raise TypeError("an endpoint whose answers have no shape")
-    shape = ask.shape(told)
+    shape = ask.shape(told) if exchange.texts is None else FilledShape(ask.shape(told), exchange.texts)
     if ask.request.stream:
         exchange.departure.streaming, exchange.departure.failed = True, shape.failed
         usage = made.usage if ask.usage else None

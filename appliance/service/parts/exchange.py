@@ -21,6 +21,7 @@ from appliance.api.shapes import error_event
 from appliance.audit.digests import Digests
 from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import new_request_id
+from appliance.oblivious import AnswerTexts
 from appliance.oblivious.contents import Contents
 from appliance.service.admission.privacy import Pacer, Timing
 from appliance.service.admission.tenants import Caller
@@ -107,6 +108,8 @@ class Exchange:
     digests: Digests | None = None  # of what was asked and answered; None: the log keeps none
     receipt: ReceiptCase | None = None  # of an answer that is to end with one
     contents: Contents | None = None  # the request's texts, in locked memory
+    standing: bool = False  # characters may stand for texts of the answer: the request has none of them
+    texts: AnswerTexts | None = None  # the answer's, in locked memory
     forget_text: Callable[[], None] = lambda: None  # called once the request's text is tokens
 
     def __post_init__(self) -> None:

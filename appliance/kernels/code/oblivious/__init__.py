@@ -6,6 +6,7 @@ No jump depends on one, either.
     marked     the words and spaces of tokenizers by characters
     stop       stop strings
     read       the strings of a JSON text
+    write      an answer's bytes to text, and to a string of JSON
     merge      symbols of words to tokens, in rounds
     whole      words that are tokens without merges
     choice     the place of a draw, and the bytes of a token
