@@ -23,6 +23,7 @@ from appliance.engine.engine import Engine
 from appliance.engine.handle import Handle
 from appliance.engine.queue import RequestQueue
 from appliance.errors import EngineError, ModelError
+from appliance.secure import residue
 
 LEAD, LEAD_PART = 0.01, 16  # seconds before a multiple at which its pass is planned; at most one part in so many
 
@@ -199,6 +200,7 @@ class EngineThread:
         self._deliveries.put(handle, sequence.slot, advance)
         if not handle.running and not handle.waiting:
             self._deliveries.end(handle)
+            residue.wipe_arrays()
 
     def _remove(self, sequence: Sequence, handle: Handle) -> None:
         self._batcher.remove(sequence)
@@ -221,3 +223,4 @@ class EngineThread:
         for each in list(handle.running):
             self._remove(each, handle)
         self._deliveries.fail(handle, error)
+        residue.wipe_arrays()

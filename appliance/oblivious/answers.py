@@ -1,8 +1,9 @@
-"""An answer's text, from its tokens to the JSON of an event, without an object of Python that has it.
+"""An answer's text, from its tokens to the JSON of an event, without an object of Python that has
+it.
 
 Each token's bytes go from the row of a table through the kernels `complete_text`, `find_stops` and
-`write_string`. What these make stays in locked memory. In events and bodies, one character stands
-for the text that came with a token (a stand-in). The text takes its place when they are written.
+`write_string`. Their results stay in locked memory. In events and bodies, one character stands for
+the text that came with a token (a stand-in). The text takes its place when they are written.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MOST = 0x20000
 _STAND_IN = re.compile(rb"\xf3[\xb0-\xbf][\x80-\xbf][\x80-\xbf]|\xf4[\x80-\x8f][\x80-\xbf][\x80-\xbf]")
 _OWN = re.compile(rb"\xf3[\xb0-\xbf]|\xf4|\\u[dD][bB][89a-fA-F]")  # in UTF-8, or escaped: maybe such a character
 _WIDTH = 4  # bytes of a stand-in
+_CLASS = 64  # bytes: texts are written in multiples of these
 _BEGUN = 4  # bytes of the place in which a character waits for its rest
 _LEAST, _MOST_BYTES = 1 << 12, 1 << 16  # of the parts of an answer's memory
 
@@ -38,7 +40,7 @@ def may_stand(body: bytes) -> bool:
 
 
 class Writer:
-    """The memory in which a model's tokens become text. Whoever has its `turn` may use it."""
+    """The memory in which a model's tokens become text. Its `turn` is taken before it is used."""
 
     def __init__(self, rows: PieceRows, kernels: KernelTable) -> None:
         """Errors as of `LockedBuffer`."""
@@ -84,7 +86,7 @@ class Writer:
         """Write a part of a text, at most PART bytes, as it stands in JSON; how many bytes it has
         there."""
         self._text.view[:len(text)] = text
-        self._set(COUNT=len(text), LENGTH=PART)
+        self._set(COUNT=len(text), LENGTH=-(-len(text) // _CLASS) * _CLASS)
         self._write(self._call.address)
         nbytes = WritePass(self._call.address).NBYTES
         self._copy(nbytes, to)
@@ -103,6 +105,8 @@ class Writer:
 class AnswerTexts:
     """The texts of all answers to one request. Close it when the last event has left."""
 
+    MOST = MOST
+
     def __init__(self, writer: Writer) -> None:
         self.writer, self._turn, self._closed = writer, threading.Lock(), False
         self._parts, self._end = list[LockedBuffer](), 0
@@ -113,7 +117,7 @@ class AnswerTexts:
         return SweptText(self, stops, visible)
 
     def add(self, text: memoryview) -> str:
-        """The stand-in of a text; none of an empty one. Whoever calls has the writer's turn.
+        """The stand-in of a text; none of an empty one. The writer's turn is the caller's.
         CapacityError where there is no memory."""
         with self._turn:
             if self._closed or not len(text):
@@ -138,7 +142,7 @@ class AnswerTexts:
         """JSON with the texts in the place of their stand-ins."""
         filled, at = bytearray(), 0
         with self._turn:
-            for found in _STAND_IN.finditer(data):
+            for found in () if self._closed else _STAND_IN.finditer(data):
                 part, start, end = self._places[ord(found[0].decode()) - FIRST]
                 filled += data[at:found.start()]
                 filled += self._parts[part].view[start:end]
@@ -167,8 +171,8 @@ def locked(nbytes: int) -> LockedBuffer:
 
 
 class SweptText:
-    """The text of one answer as its tokens come. It passes on what a `TextStream` and a `StopFilter`
-    do, as stand-ins."""
+    """The text of one answer as its tokens come: that of a `TextStream` and a `StopFilter`, as
+    stand-ins."""
 
     def __init__(self, texts: AnswerTexts, stops: Sequence[str], visible: Collection[int]) -> None:
         self._texts, self._writer, self._visible = texts, texts.writer, visible

@@ -113,7 +113,7 @@ class SweptStops(StopFilter):
         return data[:count].decode()
 
     def passing(self, data: bytes | memoryview) -> int:
-        """How many bytes can be passed on, of those that waited and of `data` after them."""
+        """How many bytes can be passed on, of all that waited and of `data` behind it."""
         if self.table is None:
             return len(data)
         count = 0

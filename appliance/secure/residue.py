@@ -4,7 +4,8 @@ holds any more.
 Python's objects cannot be wiped, but memory that is free can be overwritten. Large blocks are the C
 library's, which overwrites each as it is freed (`overwrite_on_free`). Blocks of up to 512 bytes are
 Python's own: it keeps them, as they are, until the next object of that size. `Scrubber` takes all
-of them once a second after requests have ended, filled with zeros, and gives them back.
+of them once a second after requests have ended, filled with zeros, and gives them back. numpy keeps
+small blocks as well, for each thread: `wipe_arrays`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import ctypes
 import gc
 from collections.abc import Iterator
 
+import numpy as np
+
 from appliance.secure import stacks
 
 M_PERTURB, BYTE = -6, 0xA5  # malloc.h; what freed memory is filled with
 DELAY = 1.0  # seconds from the end of a request to the scrubbing
 _HEAD, _STEP, _LARGEST = 33, 16, 512  # bytes of an empty `bytes`; between size classes; of the last
 _MOST, _BLOCKS = 8192, 768  # blocks of the smallest class, of which there are most; of each other
+_NUMBER, _ARRAY = 4, 1024  # bytes of a number; of the smallest array whose memory numpy does not keep
+_ARRAYS = 8  # one more than the blocks of one size that it keeps
 _POOLS_BYTES = 4 << 20  # of pools that no size class has, taken by the largest
 
 
@@ -29,6 +34,13 @@ def overwrite_on_free() -> bool:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(M_PERTURB, BYTE))
+
+
+def wipe_arrays() -> None:
+    """Overwrite the free blocks that numpy keeps for small arrays of this thread: of token ids, as
+    a rule. Source: numpy/_core/src/multiarray/alloc.cpp."""
+    for size in range(_NUMBER, _ARRAY, _NUMBER):
+        _taken = [np.zeros(size, np.uint8) for _ in range(_ARRAYS)]
 
 
 def keep_what_is_there() -> None:
@@ -64,6 +76,7 @@ class Scrubber:
     def _begin(self) -> None:
         self._due = None
         stacks.wipe()
+        wipe_arrays()
         gc.collect()  # cycles of references, as connections and exceptions leave them
         self._go_on(passes())
 

@@ -57,7 +57,7 @@ class GenerationRequest:
     shift_keep: int | None = None  # first tokens that stay when a full context drops its older half; None: it ends
     ending: Ending = FREE  # when a token may end the answer
     beam: Beam | None = None  # search for so many choices, from `choice` on, in place of sampling one
-    texts: AnswerTexts | None = None  # keeps the text, whose stand-ins are told; None: the text is told
+    texts: AnswerTexts | None = None  # keeps the text, whose stand-ins leave; None: the text leaves
 
     def check(self, vocabulary: int, context: int) -> None:
         """Refuse what cannot be run: CapacityError for a prompt that leaves no room in the context,

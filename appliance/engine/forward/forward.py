@@ -331,6 +331,7 @@ class Forward:
             self._pass(batch)
         finally:
             self.boundary.done(batch)  # of a pass that failed, too: what it wrote is to be wiped
+            self._tables["TOKENS"][:batch.tokens.size] = 0
             self._cache.states.logs.done(run.slot for run in batch.runs)
         whole = self._logits.view(np.float32).reshape(-1, self._logits_stride // 4)
         return whole[:batch.wanted.size, :self._architecture.vocabulary]

@@ -29,7 +29,7 @@ from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.generation import GenerationRequest, check_sweeping
 from appliance.engine.decode.sampler import Sampling
 from appliance.errors import CapacityError, EngineError
-from appliance.oblivious import AnswerTexts, Sweeps, answers
+from appliance.oblivious import AnswerTexts, Sweeps
 from appliance.service.admission import constraints, prompts, sampling, thinking
 from appliance.service.admission.limits import Purse
 from appliance.service.admission.privacy import round_up
@@ -214,7 +214,7 @@ async def _job(asked: Inquiry, access: Access, manner: Manner, material: Materia
 def _stands(asked: Inquiry, common: GenerationRequest, reading: _Reading, pieces: int) -> bool:
     """Whether characters may stand for an answer's texts: nothing in Python reads these."""
     read = reading.reader is not None or asked.request.echoed or asked.request.logprob_count is not None
-    return (asked.exchange.standing and not read and common.beam is None and pieces < answers.MOST
+    return (asked.exchange.standing and not read and common.beam is None and pieces < AnswerTexts.MOST
             and not asked.service.substitutions_in("answer"))
 
 

@@ -77,7 +77,7 @@ def complete_text(address: int) -> None:
 
 @kernel("write_string", "void(i8)")
 def write_string(address: int) -> None:
-    """What stands between the quotes."""
+    """The bytes between the quotes of a string."""
     call = WritePass(address)
     for i in range(call.LENGTH):
         here, inside = byte(call.TEXT + i), 1 if i < call.COUNT else 0
