@@ -6,7 +6,8 @@ that is drawn, by a tokenizer in oblivious form. Welch's t-test compares the pro
 kinds, as dudect does (Reparaz, Balasch, Verbauwhede: "Dude, is my code constant time?", 2017). All
 times are compared, and then the times below some quantiles, since interrupts are not part of the
 code. Two parts are timed: the compiled kernel, and the whole call from text to a list. The kernels
-that read a text of as many bytes in the JSON of a body are timed after them.
+that read a text of as many bytes in the JSON of a body are timed after them. So are the two that
+make text of a token, and JSON of a text.
 
 The exit code is 1 where |t| is 4.5 or more for a kernel.
 """
@@ -24,9 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.cli import numbers
+from appliance.kernels.layouts.blind import SLOTS
 from appliance.kernels.runtime.table import KernelTable
 from appliance.oblivious import Sweeps
+from appliance.oblivious.answers import Writer
 from appliance.oblivious.contents import BodyReader
+from appliance.oblivious.stops import LENGTH as PART
 from appliance.text import tokenizer
 from tests.support import oblivious
 
@@ -34,6 +38,7 @@ BOUND = 4.5
 QUANTILES = (1.0, 0.99, 0.95, 0.9, 0.75, 0.5)
 _DIFFERENT = 300  # texts of each kind
 _FIRST = 50  # that do not count
+_PIECE = 6  # bytes of a token
 
 
 class TimedKernels:
@@ -92,6 +97,31 @@ def reading_times(kernel: str, nbytes: int, count: int, seed: int) -> NDArray[np
     return np.array(rows[_FIRST:], np.int64)
 
 
+def writing_times(kernel: str, nbytes: int, count: int, seed: int) -> NDArray[np.int64]:
+    """The kind of each text, or of each token of `_PIECE` bytes, and the nanoseconds of a kernel that
+    writes it (`count`, 2)."""
+    timed, (plain, swept), rng = TimedKernels(oblivious.kernels(), kernel), oblivious.both(), random.Random(seed)
+    assert isinstance(swept.sweeping, Sweeps)
+    writer = Writer(swept.sweeping.rows, timed)  # type: ignore[arg-type]
+    texts = [text.encode()[:min(nbytes, PART)] for text in oblivious.drawn_texts(_DIFFERENT, nbytes, seed)]
+    alike = [text.encode()[:min(nbytes, PART)] for text in prose(_DIFFERENT, nbytes, seed)]
+    tokens: tuple[list[int], list[int]] = [], []
+    for token in range(plain.vocab_size):
+        piece = plain.piece(token)
+        if len(piece) == _PIECE and not plain.is_special(token):
+            tokens[not piece.strip().isalpha()].append(token)
+    place, rows = memoryview(bytearray(SLOTS * PART)), list[tuple[int, int]]()
+    for _ in range(count + _FIRST):
+        kind = rng.randrange(2)
+        if kernel == "write_string":
+            writer.write(memoryview(rng.choice((alike, texts)[kind])), place)
+        else:
+            writer.complete(place[:4], 0, rng.choice(tokens[kind]), ())
+        writer.wipe()
+        rows.append((kind, timed.last))
+    return np.array(rows[_FIRST:], np.int64)
+
+
 def welch(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
     """Welch's t of two samples."""
     spread = one.var(ddof=1) / one.size + other.var(ddof=1) / other.size
@@ -123,6 +153,9 @@ def main() -> int:
     for kernel in ("quote_places", "read_string"):
         read = reading_times(kernel, arguments.bytes, arguments.count, arguments.seed)
         found[kernel] = judged(read[:, 0], read[:, 1])
+    for kernel in ("complete_text", "write_string"):
+        written = writing_times(kernel, arguments.bytes, arguments.count, arguments.seed)
+        found[kernel] = judged(written[:, 0], written[:, 1])
     print(json.dumps({"texts": len(rows), "bytes": arguments.bytes, **found}, indent=1))
     return int(max(abs(t) for part, each in found.items() if part != "call" for t in each["t"].values()) >= BOUND)
 

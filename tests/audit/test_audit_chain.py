@@ -235,3 +235,9 @@ def test_equal_texts_share_no_digest() -> None:
             found |= {digests.request, digests.answer, digests.tokens((1, 2), (3,)), *digests.salts.values()}
     assert 4 * 7 == len(found)
     assert salts.of("req-1").salts == salts.of("req-1").salts
+
+
+def test_a_log_without_a_boot_signs_nothing() -> None:
+    """A chain that was only read has no key."""
+    with pytest.raises(AuditError, match="no boot has begun"):
+        Chain().signed()

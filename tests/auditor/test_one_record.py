@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from appliance.auditor.pack import gather
-from appliance.auditor.records import Reader, of_version_1
+from appliance.auditor.records import MAX_LINE_BYTES, Reader, WrongRecordError, of_version_1
 from appliance.auditor.unsealing import KEYS_FORMAT
 from appliance.cli.main import main
 from appliance.errors import NoteError
@@ -150,3 +150,9 @@ def test_keys_are_of_sealed_records_alone(tmp_path: Path, capsys: pytest.Capture
     (b'{"v":true}', False), (b'{"w":1}', False), (b"[1]", False), (b"1", False), (b"", False), (b"no JSON", False)])
 def test_which_lines_are_of_version_1(line: bytes, expected: bool) -> None:
     assert expected is of_version_1(line)
+
+
+def test_a_long_line_is_no_record() -> None:
+    """It is refused before it is parsed."""
+    with pytest.raises(WrongRecordError, match="too long"):
+        Reader().read(b'{"a":"' + b"x" * MAX_LINE_BYTES + b'"}')

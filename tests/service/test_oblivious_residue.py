@@ -129,8 +129,8 @@ def _looked_for(word: str, text: str, tokenizer: Tokenizer) -> dict[str, bytes |
 @pytest.mark.slow
 def test_neither_prompt_nor_answer_stays(served: tuple[Server, bool]) -> None:
     """Through chats, streams, completions, schemas, tools, messages and responses: neither texts nor token ids are in
-    memory soon after an answer (in the soak, after each), nor at the process's exit. Token ids of sessions that are kept are an exception until
-    then: the table of what is on the disk has them, in locked memory."""
+    memory soon after an answer (in the soak, after each), nor at the process's exit. Token ids of sessions that are
+    kept are an exception until then: the table of what is on the disk has them, in locked memory."""
     running, keeps = served
     tokenizer, pid, wanted = oblivious.both()[0], running.process.pid, dict[str, bytes | Sequence[int]]()
     word = "Rumpelstiltskin-" + secrets.token_hex(8)

@@ -12,7 +12,8 @@ import pytest
 from appliance.errors import TemplateError
 from appliance.text.jinja import Template
 from appliance.text.jinja.marks import mark, spans_of
-from appliance.text.jinja.values import Budget
+from appliance.text.jinja.operators import marked_within, whole
+from appliance.text.jinja.values import Budget, Misuse
 from tests.support.environment import children_unmeasured
 from tests.support.template_cases import CASES, VARIABLES
 
@@ -137,3 +138,13 @@ def test_what_is_repeated_counts_in_full(source: str) -> None:
     with pytest.raises(TemplateError, match="makes too much text"):
         Template(source).render({}, Budget(100_000, 100_000))
     assert "abab" == Template("{{ 'ab' * 2 }}").render({}, Budget(100, 100))
+
+
+def test_whole_numbers_and_values_from_outside() -> None:
+    """A number outside its bounds and a value of another kind are refused alike; numbers from outside stay as they are.
+    """
+    for value in (0, 4, "2", None):
+        with pytest.raises(Misuse, match="needs a whole number from 1 to 3"):
+            whole(value, "width", 1, 3)
+    assert [whole(value, "width", 1, 3) for value in (1, 3)] == [1, 3]
+    assert [marked_within(value) for value in (7, None, True, [1.5])] == [7, None, True, [1.5]]
