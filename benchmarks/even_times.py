@@ -98,8 +98,8 @@ def reading_times(kernel: str, nbytes: int, count: int, seed: int) -> NDArray[np
 
 
 def writing_times(kernel: str, nbytes: int, count: int, seed: int) -> NDArray[np.int64]:
-    """The kind of each text, or of each token of `_PIECE` bytes, and the nanoseconds of a kernel that
-    writes it (`count`, 2)."""
+    """The kind of each text, or of each token of `_PIECE` bytes, and the nanoseconds of a kernel
+    that writes it (`count`, 2)."""
     timed, (plain, swept), rng = TimedKernels(oblivious.kernels(), kernel), oblivious.both(), random.Random(seed)
     assert isinstance(swept.sweeping, Sweeps)
     writer = Writer(swept.sweeping.rows, timed)  # type: ignore[arg-type]
