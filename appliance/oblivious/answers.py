@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,6 +31,8 @@ _STAND_IN = re.compile(rb"\xf3[\xb0-\xbf][\x80-\xbf][\x80-\xbf]|\xf4[\x80-\x8f][
 _OWN = re.compile(rb"\xf3[\xb0-\xbf]|\xf4|\\u[dD][bB][89a-fA-F]")  # in UTF-8, or escaped: maybe such a character
 _WIDTH = 4  # bytes of a stand-in
 _CLASS = 64  # bytes: texts are written in multiples of these
+BASE = 2 * LONGEST
+_WIDE = frozenset(chr(code).encode() for code in range(0x80, 0x10000) if chr(code).isspace())
 _BEGUN = 4  # bytes of the place in which a character waits for its rest
 _LEAST, _MOST_BYTES = 1 << 12, 1 << 16  # of the parts of an answer's memory
 
@@ -48,7 +51,10 @@ class Writer:
         self._complete, self._write = kernels.function("complete_text"), kernels.function("write_string")
         numbers = max(REPLACED * rows.size, SLOTS * PART)
         self._text, self._work, self._new, self._call = parts = [LockedBuffer(size, "answers") for size in (
-            max(rows.size, PART), 12 * numbers, LONGEST + REPLACED * rows.size, WritePass.nbytes)]
+            max(rows.size, PART), 12 * numbers, BASE + REPLACED * rows.size, WritePass.nbytes)]
+        self.new = self._new.view
+        """Text that waited up to BASE, and behind it the bytes that `complete` made."""
+        self._spare = np.frombuffer(self._work.view, np.uint8, PART)
         self.nbytes = sum(part.nbytes for part in parts)
         self._codes = np.frombuffer(self._work.view, np.int32, numbers)
         self._table = np.frombuffer(self._call.view, np.int64, WritePass.nbytes // 8)
@@ -72,15 +78,31 @@ class Writer:
         self._complete(self._call.address)
         done = WritePass(self._call.address)
         nbytes, held = done.NBYTES, done.HELD
-        self._copy(nbytes, self._new.view[LONGEST:])
+        self._copy(nbytes, self.new[BASE:])
         begun[:held] = self._text.view[count - held:count]
         return nbytes, held
 
-    def after(self, waiting: memoryview) -> memoryview:
-        """Text that waited, in front of the bytes that `complete` made."""
-        start = LONGEST - len(waiting)
-        self._new.view[start:LONGEST] = waiting
-        return self._new.view[start:]
+    def put_before(self, place: int, waiting: memoryview) -> int:
+        """Write text that waited into `new`, in front of a place; where it begins."""
+        start = place - len(waiting)
+        self.new[start:place] = waiting
+        return start
+
+    def blanks(self, text: memoryview) -> tuple[int, int] | None:
+        """How many bytes of ASCII's white space there are at both ends of a text. None for a text
+        of nothing else, one of more than PART bytes, and where other white space is at an end."""
+        count = len(text)
+        if not 0 < count <= PART:
+            return None if count else (0, 0)
+        data, spare = np.frombuffer(text, np.uint8), self._spare[:count]
+        blank = np.subtract(data, 9, out=spare) < 5
+        blank |= np.subtract(data, 28, out=spare) < 5
+        if blank.all():
+            return None
+        leading, trailing = int(blank.argmin()), int(blank[::-1].argmin())
+        first, last = text[leading:leading + 3], text[:count - trailing][-3:]
+        wide = any(bytes(each) in _WIDE for each in (first, first[:2], last, last[-2:]))
+        return None if wide else (leading, trailing)
 
     def write(self, text: memoryview, to: memoryview) -> int:
         """Write a part of a text, at most PART bytes, as it stands in JSON; how many bytes it has
@@ -107,14 +129,16 @@ class AnswerTexts:
 
     MOST = MOST
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, marks: Sequence[str] = ()) -> None:
+        """`marks`: words that a reader of the answers looks for."""
+        self._marks = marks
         self.writer, self._turn, self._closed = writer, threading.Lock(), False
         self._parts, self._end = list[LockedBuffer](), 0
         self._places = list[tuple[int, int, int]]()  # a part, from where to where
 
     def begin(self, stops: Sequence[str], visible: Collection[int]) -> SweptText:
         """One more answer: its stop strings, and the control tokens that have text."""
-        return SweptText(self, stops, visible)
+        return SweptText(self, stops, visible, self._marks)
 
     def add(self, text: memoryview) -> str:
         """The stand-in of a text; none of an empty one. The writer's turn is the caller's.
@@ -172,13 +196,15 @@ def locked(nbytes: int) -> LockedBuffer:
 
 class SweptText:
     """The text of one answer as its tokens come: that of a `TextStream` and a `StopFilter`, as
-    stand-ins."""
+    stand-ins. Where a reader looks for `marks`, these stand outside of stand-ins, as does the white
+    space at a text's ends."""
 
-    def __init__(self, texts: AnswerTexts, stops: Sequence[str], visible: Collection[int]) -> None:
-        self._texts, self._writer, self._visible = texts, texts.writer, visible
-        self._stops = SweptStops(stops, texts.writer.kernels)
+    def __init__(self, texts: AnswerTexts, stops: Sequence[str], visible: Collection[int],
+                 marks: Sequence[str] = ()) -> None:
+        self._texts, self._writer, self._visible, self._marks = texts, texts.writer, visible, marks
+        self._stops, self._search = (SweptStops(words, texts.writer.kernels) for words in (stops, marks))
         self._memory: LockedBuffer | None = None  # made with the first token
-        self._begun = 0  # bytes at its front that begin a character; text that waits follows at `_BEGUN`
+        self._begun = 0  # bytes that begin a character
 
     @property
     def stopped(self) -> bool:
@@ -194,16 +220,17 @@ class SweptText:
         """The text that can be passed on with a token. Where it is not `searched`, no stop string
         has begun yet."""
         if self._memory is None:
-            self._memory = locked(_BEGUN + LONGEST)
-        own, writer, stops = self._memory.view, self._writer, self._stops
+            self._memory = locked(_BEGUN + 2 * LONGEST)
+        begun, waiting, _ = self._parts(self._memory)
+        writer, stops = self._writer, self._stops
         with writer.turn:
             try:
-                nbytes, self._begun = writer.complete(own[:_BEGUN], self._begun, token, self._visible)
-                waiting = stops.waiting
-                data = writer.after(own[_BEGUN:_BEGUN + waiting])[:waiting + nbytes]
-                passed = stops.passing(data[waiting:]) if searched else nbytes
-                own[_BEGUN:_BEGUN + stops.waiting] = data[passed:passed + stops.waiting]
-                return self._texts.add(data[:passed])
+                nbytes, self._begun = writer.complete(begun, self._begun, token, self._visible)
+                start, end = writer.put_before(BASE, waiting[:stops.waiting]), BASE + nbytes
+                passed = stops.passing(writer.new[BASE:end]) if searched else nbytes
+                waiting[:stops.waiting] = writer.new[start + passed:start + passed + stops.waiting]
+                text = self._told(self._memory, start, start + passed)
+                return text + self._rest_of_mark(self._memory) if stops.stopped else text
             finally:
                 writer.wipe()
 
@@ -212,9 +239,55 @@ class SweptText:
         left out."""
         if self._memory is None:
             return ""
+        _, waiting, _ = self._parts(self._memory)
         with self._writer.turn:
-            text = self._texts.add(self._memory.view[_BEGUN:_BEGUN + self._stops.waiting])
+            try:
+                text = self._told(self._memory, self._writer.put_before(BASE, waiting[:self._stops.waiting]), BASE)
+                text += self._rest_of_mark(self._memory)
+            finally:
+                self._writer.wipe()
         self._stops.release()
         self._memory.wipe()
         self._begun = 0
         return text
+
+    def _rest_of_mark(self, memory: LockedBuffer) -> str:
+        """The beginning of a mark that is left at the end of all text."""
+        rest = str(self._parts(memory)[2][:self._search.waiting], "utf-8")
+        self._search.release()
+        return rest
+
+    @staticmethod
+    def _parts(memory: LockedBuffer) -> tuple[memoryview, memoryview, memoryview]:
+        """The beginning of a character, text that may be that of a stop string, and of a mark."""
+        ends = (0, _BEGUN, _BEGUN + LONGEST, _BEGUN + 2 * LONGEST)
+        begun, stop, mark = (memory.view[start:end] for start, end in pairwise(ends))
+        return begun, stop, mark
+
+    def _told(self, memory: LockedBuffer, start: int, end: int) -> str:
+        """Text that passes, with its marks."""
+        if not self._marks:
+            return self._texts.add(self._writer.new[start:end])
+        (_, _, waiting), search, told = self._parts(memory), self._search, ""
+        while True:
+            begin = self._writer.put_before(start, waiting[:search.waiting])
+            at = begin + search.passing(self._writer.new[start:end])
+            told += self._stand_in(self._writer.new[begin:at])
+            if search.found is None:
+                waiting[:search.waiting] = self._writer.new[at:at + search.waiting]
+                return told
+            mark = self._marks[search.found]
+            told, start = told + mark, at + len(mark.encode())
+            search.begin_again()
+
+    def _stand_in(self, text: memoryview) -> str:
+        """The stand-in of a text, with the white space at its ends around it."""
+        ends = self._writer.blanks(text)
+        if ends is None:  # beyond ASCII, or all of it
+            whole = str(text, "utf-8")
+            core = whole.strip()
+            before = whole[:len(whole) - len(whole.lstrip())] if core else whole
+            return before + self._texts.add(memoryview(core.encode())) + whole[len(before) + len(core):]
+        leading, trailing = ends
+        end = len(text) - trailing
+        return str(text[:leading], "ascii") + self._texts.add(text[leading:end]) + str(text[end:], "ascii")

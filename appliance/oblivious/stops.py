@@ -142,6 +142,10 @@ class SweptStops(StopFilter):
         self.release()
         return text
 
+    def begin_again(self) -> None:
+        """Go on behind a stop string that was found."""
+        self.stopped, self.found = False, None
+
     def release(self) -> None:
         """Forget what waits."""
         self.waiting = 0

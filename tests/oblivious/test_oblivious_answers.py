@@ -20,6 +20,9 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.errors import CapacityError
 from appliance.oblivious import AnswerTexts, Sweeps, answers, may_stand
 from appliance.secure import locked
+from appliance.text.calls.reading.pieces import Piece, join
+from appliance.text.calls.reading.tape import Steps, TapeReader
+from appliance.text.calls.reading.thinking import Story, ThoughtMarks
 from appliance.text.stops import StopFilter
 from appliance.text.tokenizer import Tokenizer
 from appliance.text.tokenizer.stream import TextStream
@@ -33,10 +36,10 @@ EACH, EACH_SWEPT = oblivious.forms(byte_level(oblivious.small_merges()))  # has 
 STOPS = ("ab", "\n\nUser:", "é中", "\ufffd", "\x00", "a" * 40 + "b")
 
 
-def texts(swept: Tokenizer = SWEPT) -> AnswerTexts:
+def texts(swept: Tokenizer = SWEPT, marks: Sequence[str] = ()) -> AnswerTexts:
     """A request's, with no text yet."""
     assert isinstance(swept.sweeping, Sweeps)
-    return AnswerTexts(swept.sweeping.writer)
+    return AnswerTexts(swept.sweeping.writer, marks)
 
 
 BYTES = {EACH.piece(token): token for token in range(EACH.vocab_size) if len(EACH.piece(token)) == 1}
@@ -189,3 +192,47 @@ def test_no_step_depends_on_a_text(tmp_path: Path) -> None:
                 traces.add(tracer.steps.tobytes())
                 writer.wipe()
         assert len(traces) == 1, kernel
+
+
+MARKS = ("<think>", "</think>", "<response>", "</response>")
+PARTS = (*MARKS, "<thi", "</", "<", "k>", "a", " b", "\n\n", " ", "é中", "\u3000", "\u2028x", "\x85", "\xa0", "\x1c",
+         "<<think>", "</think></think>", "Rumpel", "\U000f0001", "😀", "\ufffd", " \u3000 ", "\"\\\x00")
+
+
+def _story(opened: bool, framed: bool) -> TapeReader:
+    marks = ThoughtMarks("x", lambda _: True, "<think>", "</think>", frame=MARKS[2:] if framed else None)
+
+    def program(story: Story) -> Steps[None]:
+        yield from story.begin()
+        yield from story.text(())
+
+    return TapeReader(Story(marks, opened), program)
+
+
+@pytest.mark.parametrize("stops", [(), ("Rumpel", "aé", "think> b")])
+def test_a_reader_finds_its_marks(stops: Sequence[str]) -> None:
+    """Thoughts and frames are found in stand-ins' company as in text, wherever tokens and the answer end."""
+    rng = random.Random(8)
+    for number in range(examples(300, 20_000)):
+        data = "".join(rng.choice(PARTS) for _ in range(rng.randrange(12))).encode()
+        opened, framed, cut = (bool(number & bit) for bit in (1, 2, 4))
+        data = data[:rng.randrange(len(data) + 1)] if cut else data
+        each = number % 3 > 0
+        tokens = [BYTES[bytes([byte])] for byte in data] if each else PLAIN.encode(data.decode("utf-8", "ignore"))
+        made = texts(EACH_SWEPT if each else SWEPT, MARKS if framed else MARKS[:2])
+        swept, stream, plain = made.begin(stops, ()), TextStream(EACH if each else PLAIN), StopFilter(stops)
+        ours, theirs = _story(opened, framed), _story(opened, framed)
+        found, wanted = list[Piece](), list[Piece]()
+        for token in tokens:
+            if not plain.stopped:
+                wanted += theirs.push(plain.push(stream.push(token)))
+                found += ours.push(swept.push(token))
+                assert (swept.stopped, swept.found) == (plain.stopped, plain.found)
+        if not plain.stopped:
+            wanted += theirs.push(plain.flush())
+            found += ours.push(swept.flush())
+        ended = plain.stopped or cut
+        wanted, found = join(wanted + theirs.finish(cut=ended)), join(found + ours.finish(cut=ended))
+        assert [type(each) for each in found] == [type(each) for each in wanted], data
+        assert [made.fill(to_json(each.text)) for each in found] == [to_json(each.text) for each in wanted], data
+        made.close()

@@ -68,6 +68,17 @@ STREAMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/messages", {"max_tokens": 12, "messages": [{"role": "user", "content": "Hi"}], "stop_sequences": [" I"]}),
     ("/v1/responses", {"input": "Hi", "max_output_tokens": 12}))
 """As they stand, and as streams."""
+THINKING = ("{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+            "<|im_start|>assistant\n<think>\n{# </think> #}")
+THOUGHT: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELLO}], "max_tokens": 14}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Say '</think>' and then hello."}],
+                              "max_tokens": 24, "stop": ["hello"]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 24,
+                              "response_format": SCHEMA}),
+    ("/v1/messages", {"max_tokens": 14, "messages": [{"role": "user", "content": "Hi"}]}),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 14}))
+"""To a model whose prompt ends within a thought."""
 FAULTY = (b'{"model": "demo", "messages": [{"role": "user", "content": "a\\ud800"}]}',
           b'{"model": "demo", "messages": [{"role": "user", "content": "a\x01"}]}',
           b'{"model": "demo",\n "messages": [{"role": "user", "content": "a"}],, "a": 1}',
@@ -75,7 +86,7 @@ FAULTY = (b'{"model": "demo", "messages": [{"role": "user", "content": "a\\ud800
 OWN = ("id", "created", "created_at", "completed_at", "item_id", "system_fingerprint")  # of each answer, or policy
 
 
-def _policy(folder: Path, how: str) -> Path:
+def _policy(folder: Path, how: str, template: str | None = None) -> Path:
     (folder / "key").touch(0o600)
     (folder / "key").write_text(KEY.hex())
     file = folder / "demo.sealed"
@@ -83,7 +94,8 @@ def _policy(folder: Path, how: str) -> Path:
     pins = (f'sealed_header_sha256 = "{structure(file)[0].digest.hex()}"\n'
             f'key {{\n provider = "file"\n path = "{folder / "key"}"\n }}\n'
             'streaming_decrypt = true\naccess_pattern = "oblivious"\ncontext_length = 1024\n'
-            'sampling {\n max_logprobs = 3\n }')
+            'sampling {\n max_logprobs = 3\n }'
+            + ("" if template is None else f"\nchat_template = {json.dumps(template)}"))
     path = write_policy(folder, {"demo": file}, model=pins, schema=2, privacy=f'memory_access = "{how}"',
                         audit="receipts = true")
     sealed_digest, plain = (hashlib.sha256(each.read_bytes()).hexdigest() for each in (file, demo_model()))
@@ -170,3 +182,26 @@ def test_the_answers_are_those_of_open(tmp_path: Path, capsys: pytest.CaptureFix
     """To the byte, with log-probabilities, whole and streamed. What is not covered is a 400 that names it. Verdicts and
     receipts name the field, and the answers are computed again."""
     assert _answers(tmp_path / "oblivious", "oblivious", capsys) == _answers(tmp_path / "open", "open", capsys)
+
+
+def _thoughts(folder: Path, how: str) -> list[Any]:
+    """Answers that begin with a thought, whole and streamed."""
+    folder.mkdir()
+    server, found = Server(_policy(folder, how, THINKING), [folder / "demo.sealed"]).wait_ready(), list[Any]()
+    try:
+        with server.http() as client:
+            for path, body in THOUGHT:
+                asked = {"model": "demo", "temperature": 0, **body}
+                found.append(_same(client.post(path, json=asked).json()))
+                found.append(_events(client.post(path, json=asked | {"stream": True})))
+    finally:
+        assert 0 == server.stop()
+    return found
+
+
+@pytest.mark.slow
+def test_thoughts_are_those_of_open(tmp_path: Path) -> None:
+    """Reasoning is told apart from content, and their bytes are the same."""
+    found = _thoughts(tmp_path / "oblivious", "oblivious")
+    assert found == _thoughts(tmp_path / "open", "open")
+    assert found[0]["choices"][0]["message"]["reasoning_content"]

@@ -101,6 +101,16 @@ def after_thought(template: ChatTemplate, grammar: GrammarWriter, answer: str, *
     return grammar.lark(f"{thought} {answer}")
 
 
+def thought_marks(template: ChatTemplate) -> tuple[str, ...] | None:
+    """All that a reader of an answer without calls looks for, besides white space. None where that
+    is more than words, none of which is in another one."""
+    thinking, native = thinking_of(template), native_of(template)
+    if native is not None and native.around is not None:
+        return None
+    found = () if thinking is None else tuple(dict.fromkeys((thinking.open, thinking.close, *(thinking.frame or ()))))
+    return found if all(one == other or one not in other for one in found for other in found) else None
+
+
 def markers_of(template: ChatTemplate, *, tools: bool) -> tuple[str, ...]:
     """Texts of tokens that a reader must see, where they are control tokens of the model."""
     thinking = thinking_of(template)
