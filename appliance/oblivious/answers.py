@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+from array import array
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
@@ -29,7 +30,7 @@ MOST = 0x20000
 
 _STAND_IN = re.compile(rb"\xf3[\xb0-\xbf][\x80-\xbf][\x80-\xbf]|\xf4[\x80-\x8f][\x80-\xbf][\x80-\xbf]")
 _OWN = re.compile(rb"\xf3[\xb0-\xbf]|\xf4|\\u[dD][bB][89a-fA-F]")  # in UTF-8, or escaped: maybe such a character
-_WIDTH = 4  # bytes of a stand-in
+_WIDTH, _FIELD = 4, 24  # bytes of a stand-in; bits of a place in a part
 _CLASS = 64  # bytes: texts are written in multiples of these
 BASE = 2 * LONGEST
 _WIDE = frozenset(chr(code).encode() for code in range(0x80, 0x10000) if chr(code).isspace())
@@ -134,7 +135,7 @@ class AnswerTexts:
         self._marks = marks
         self.writer, self._turn, self._closed = writer, threading.Lock(), False
         self._parts, self._end = list[LockedBuffer](), 0
-        self._places = list[tuple[int, int, int]]()  # a part, from where to where
+        self._places = array("Q")  # a part, where it begins there, and how many bytes it has
 
     def begin(self, stops: Sequence[str], visible: Collection[int]) -> SweptText:
         """One more answer: its stop strings, and the control tokens that have text."""
@@ -150,7 +151,7 @@ class AnswerTexts:
             part, start = self._parts[-1], self._end
             for at in range(0, len(text), PART):
                 self._end += self.writer.write(text[at:at + PART], part.view[self._end:])
-            self._places.append((len(self._parts) - 1, start, self._end))
+            self._places.append(len(self._parts) - 1 << 2 * _FIELD | start << _FIELD | self._end - start)
             return chr(FIRST + len(self._places) - 1)
 
     def _require_room(self, nbytes: int) -> None:
@@ -167,16 +168,19 @@ class AnswerTexts:
         filled, at = bytearray(), 0
         with self._turn:
             for found in () if self._closed else _STAND_IN.finditer(data):
-                part, start, end = self._places[ord(found[0].decode()) - FIRST]
+                part, start, count = self._place(found[0].decode())
                 filled += data[at:found.start()]
-                filled += self._parts[part].view[start:end]
+                filled += self._parts[part].view[start:start + count]
                 at = found.end()
         return bytes(filled + data[at:]) if at else data
 
     def missing(self, text: str) -> int:
         """How many bytes longer JSON becomes when a text's stand-ins are filled."""
-        places = (self._places[ord(character) - FIRST] for character in text if ord(character) >= FIRST)
-        return sum(end - start - _WIDTH for _, start, end in places)
+        return sum(self._place(character)[2] - _WIDTH for character in text if ord(character) >= FIRST)
+
+    def _place(self, character: str) -> tuple[int, int, int]:
+        place, mask = self._places[ord(character) - FIRST], (1 << _FIELD) - 1
+        return place >> 2 * _FIELD, place >> _FIELD & mask, place & mask
 
     def close(self) -> None:
         """Wipe all texts, and give their memory back."""
