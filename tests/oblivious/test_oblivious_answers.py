@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
+from appliance.boot.planning import budget
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.events import End, Text
 from appliance.engine.decode.generation import Generation, GenerationRequest
@@ -23,7 +24,7 @@ from appliance.secure import locked
 from appliance.text.calls.reading.pieces import Piece, join
 from appliance.text.calls.reading.tape import Steps, TapeReader
 from appliance.text.calls.reading.thinking import Story, ThoughtMarks
-from appliance.text.stops import StopFilter
+from appliance.text.stops import MAX_LENGTH, MAX_STOPS, StopFilter
 from appliance.text.tokenizer import Tokenizer
 from appliance.text.tokenizer.stream import TextStream
 from tests.support import oblivious
@@ -236,3 +237,16 @@ def test_a_reader_finds_its_marks(stops: Sequence[str]) -> None:
         assert [type(each) for each in found] == [type(each) for each in wanted], data
         assert [made.fill(to_json(each.text)) for each in found] == [to_json(each.text) for each in wanted], data
         made.close()
+
+
+def test_an_answer_takes_what_is_planned() -> None:
+    """The most stop strings, marks of thoughts, what waits, and the first text."""
+    made = texts(SWEPT, MARKS)
+    swept = made.begin(("\U0001f600" * MAX_LENGTH,) * MAX_STOPS, ())
+    swept.push(next(iter(PLAIN.encode(" one"))))
+    swept.flush()
+    searches = [each.table for each in (swept._stops, swept._search)]
+    assert swept._memory
+    parts = [*made._parts, swept._memory, *(each for each in searches if each)]
+    assert sum(part.nbytes for part in parts) <= budget._SWEPT_BYTES
+    assert len(parts) == 4

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.boot.planning import budget
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
@@ -62,7 +61,7 @@ def test_an_answer_that_waits_holds_nothing() -> None:
     assert "table" not in swept.__dict__
     swept.push("a")
     assert swept.table is not None
-    assert swept.table.nbytes == MOST_NBYTES == budget._STOPS_BYTES
+    assert swept.table.nbytes == MOST_NBYTES
 
 
 def test_no_stop_strings() -> None:
