@@ -168,18 +168,20 @@ class AnswerTexts:
         filled, at = bytearray(), 0
         with self._turn:
             for found in () if self._closed else _STAND_IN.finditer(data):
-                part, start, count = self._place(found[0].decode())
-                filled += data[at:found.start()]
-                filled += self._parts[part].view[start:start + count]
-                at = found.end()
+                if (number := ord(found[0].decode()) - FIRST) < len(self._places):
+                    part, start, count = self._place(number)
+                    filled += data[at:found.start()]
+                    filled += self._parts[part].view[start:start + count]
+                    at = found.end()
         return bytes(filled + data[at:]) if at else data
 
     def missing(self, text: str) -> int:
         """How many bytes longer JSON becomes when a text's stand-ins are filled."""
-        return sum(self._place(character)[2] - _WIDTH for character in text if ord(character) >= FIRST)
+        numbers = (ord(character) - FIRST for character in text)
+        return sum(self._place(each)[2] - _WIDTH for each in numbers if 0 <= each < len(self._places))
 
-    def _place(self, character: str) -> tuple[int, int, int]:
-        place, mask = self._places[ord(character) - FIRST], (1 << _FIELD) - 1
+    def _place(self, number: int) -> tuple[int, int, int]:
+        place, mask = self._places[number], (1 << _FIELD) - 1
         return place >> 2 * _FIELD, place >> _FIELD & mask, place & mask
 
     def close(self) -> None:

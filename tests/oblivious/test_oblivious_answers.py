@@ -160,7 +160,10 @@ def test_texts_end_with_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     first = swept.push(word)
     parts = list(made._parts)
     assert made.fill(to_json(first)) == to_json(PLAIN.decode([word]))
+    other = chr(answers.FIRST + 7)  # that stands for nothing
+    assert (made.fill(to_json(other)), made.missing(other)) == (to_json(other), 0)
     made.close()
+    assert made.fill(to_json(first)) == to_json(first)
     assert all(part._pages.closed for part in parts)
     assert swept.push(word) == swept.flush() == ""
 
