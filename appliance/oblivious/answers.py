@@ -130,16 +130,17 @@ class AnswerTexts:
 
     MOST = MOST
 
-    def __init__(self, writer: Writer, marks: Sequence[str] = ()) -> None:
-        """`marks`: words that a reader of the answers looks for."""
-        self._marks = marks
+    def __init__(self, writer: Writer, marks: Sequence[str] = (), calls: Sequence[str] = ()) -> None:
+        """`marks`: words that a reader of the answers looks for; `calls`: others, behind which all
+        text is the reader's."""
+        self._marks, self._calls = (*marks, *calls), frozenset(calls)
         self.writer, self._turn, self._closed = writer, threading.Lock(), False
         self._parts, self._end = list[LockedBuffer](), 0
         self._places = array("Q")  # a part, where it begins there, and how many bytes it has
 
     def begin(self, stops: Sequence[str], visible: Collection[int]) -> SweptText:
         """One more answer: its stop strings, and the control tokens that have text."""
-        return SweptText(self, stops, visible, self._marks)
+        return SweptText(self, stops, visible, self._marks, self._calls)
 
     def add(self, text: memoryview) -> str:
         """The stand-in of a text; none of an empty one. The writer's turn is the caller's.
@@ -203,11 +204,12 @@ def locked(nbytes: int) -> LockedBuffer:
 class SweptText:
     """The text of one answer as its tokens come: that of a `TextStream` and a `StopFilter`, as
     stand-ins. Where a reader looks for `marks`, these stand outside of stand-ins, as does the white
-    space at a text's ends."""
+    space at a text's ends, and all text from the first of `calls` on."""
 
     def __init__(self, texts: AnswerTexts, stops: Sequence[str], visible: Collection[int],
-                 marks: Sequence[str] = ()) -> None:
-        self._texts, self._writer, self._visible, self._marks = texts, texts.writer, visible, marks
+                 marks: Sequence[str] = (), calls: Collection[str] = ()) -> None:
+        self._texts, self._writer, self._visible = texts, texts.writer, visible
+        self._marks, self._calls, self._called = marks, calls, False
         self._stops, self._search = (SweptStops(words, texts.writer.kernels) for words in (stops, marks))
         self._memory: LockedBuffer | None = None  # made with the first token
         self._begun = 0  # bytes that begin a character
@@ -274,6 +276,8 @@ class SweptText:
         """Text that passes, with its marks."""
         if not self._marks:
             return self._texts.add(self._writer.new[start:end])
+        if self._called:
+            return self._plain(self._writer.new[start:end])
         (_, _, waiting), search, told = self._parts(memory), self._search, ""
         while True:
             begin = self._writer.put_before(start, waiting[:search.waiting])
@@ -283,8 +287,16 @@ class SweptText:
                 waiting[:search.waiting] = self._writer.new[at:at + search.waiting]
                 return told
             mark = self._marks[search.found]
-            told, start = told + mark, at + len(mark.encode())
+            told, start, self._called = told + mark, at + len(mark.encode()), mark in self._calls
             search.begin_again()
+            if self._called:
+                return told + self._plain(self._writer.new[start:end])
+
+    def _plain(self, text: memoryview) -> str:
+        """A text as it is, but for characters that would stand for others."""
+        whole = str(text, "utf-8")
+        return whole if not whole or max(whole) < chr(FIRST) else "".join(
+            self._texts.add(memoryview(each.encode())) if each >= chr(FIRST) else each for each in whole)
 
     def _stand_in(self, text: memoryview) -> str:
         """The stand-in of a text, with the white space at its ends around it."""

@@ -21,16 +21,19 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.errors import CapacityError
 from appliance.oblivious import AnswerTexts, Sweeps, answers, may_stand
 from appliance.secure import locked
-from appliance.text.calls.reading.pieces import Piece, join
+from appliance.text.calls.readers import reader_of, searched_of
+from appliance.text.calls.reading.pieces import Call, Piece, join
 from appliance.text.calls.reading.tape import Steps, TapeReader
 from appliance.text.calls.reading.thinking import Story, ThoughtMarks
 from appliance.text.stops import MAX_LENGTH, MAX_STOPS, StopFilter
 from appliance.text.tokenizer import Tokenizer
 from appliance.text.tokenizer.stream import TextStream
 from tests.support import oblivious
+from tests.support.answers import TOOLS, template_of
 from tests.support.extent import examples
 from tests.support.step_traces import StepTracer
 from tests.support.vocabularies import byte_level
+from tests.text.calls.test_calls_cut import ONE_EACH, _answer
 
 PLAIN, SWEPT = oblivious.both()
 EACH, EACH_SWEPT = oblivious.forms(byte_level(oblivious.small_merges()))  # has a token for each byte
@@ -240,6 +243,45 @@ def test_a_reader_finds_its_marks(stops: Sequence[str]) -> None:
         assert [type(each) for each in found] == [type(each) for each in wanted], data
         assert [made.fill(to_json(each.text)) for each in found] == [to_json(each.text) for each in wanted], data
         made.close()
+
+
+def test_most_formats_are_covered() -> None:
+    """Those whose calls begin with words of their own."""
+    covered = {form for form, name in ONE_EACH.items() if searched_of(template_of(name), tools=True)}
+    assert len(covered) >= 20
+    assert not {"harmony", "llama"} & covered
+
+
+@pytest.mark.parametrize("form", sorted(ONE_EACH))
+def test_a_reader_finds_calls(form: str) -> None:
+    """Text and thoughts before a call are stand-ins, calls and what follows them are text, wherever the answer ends."""
+    template, (answer, opened), rng = template_of(ONE_EACH[form]), _answer(form), random.Random(form)
+    searched = searched_of(template, tools=True)
+    if searched is None:
+        return
+    marks, calls = searched
+    for number in range(examples(16, 600)):
+        said = "".join(rng.choice((*PARTS, *marks)) for _ in range(rng.randrange(6)))
+        text = said + answer + "\U000f0000 é\U000f0001" * (number % 2)
+        data = text.encode()[:rng.randrange(len(text.encode()) + 1) if number % 4 else None]
+        muted, made = number % 3 == 0, AnswerTexts(texts(EACH_SWEPT).writer, marks, calls)
+        swept, stream = made.begin((), ()), TextStream(EACH)
+        ours, theirs = (reader_of(template, TOOLS, opened, muted=muted) for _ in range(2))
+        found, wanted = list[Piece](), list[Piece]()
+        for byte in data:
+            wanted += theirs.push(stream.push(BYTES[bytes([byte])]))
+            found += ours.push(swept.push(BYTES[bytes([byte])]))
+        found += ours.push(swept.flush())
+        wanted, found = (join(each + reader.finish(cut=number % 4 > 0)) for each, reader in
+                         ((wanted, theirs), (found, ours)))
+        assert [_filled(made, each) for each in found] == [_filled(None, each) for each in wanted], data
+        made.close()
+
+
+def _filled(made: AnswerTexts | None, piece: Piece) -> tuple[type, bytes]:
+    """A piece as JSON, with texts in the place of stand-ins."""
+    text = to_json(piece.name if isinstance(piece, Call) else piece.text)
+    return type(piece), text if made is None else made.fill(text)
 
 
 def test_an_answer_takes_what_is_planned() -> None:

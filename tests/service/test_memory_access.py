@@ -68,8 +68,11 @@ STREAMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/messages", {"max_tokens": 12, "messages": [{"role": "user", "content": "Hi"}], "stop_sequences": [" I"]}),
     ("/v1/responses", {"input": "Hi", "max_output_tokens": 12}))
 """As they stand, and as streams."""
-THINKING = ("{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-            "<|im_start|>assistant\n<think>\n{# </think> #}")
+THINKING = ("{% for tool in tools or [] %}{{ tool.function | tojson }}<tool_call>{\"name\": </tool_call>{% endfor %}"
+            "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+            "<|im_start|>assistant\n{% if messages[0].role != 'system' %}<think>\n{# </think> #}{% endif %}")
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {
+    "type": "object", "properties": {"word": {"type": "string", "maxLength": 9}}, "required": ["word"]}}}
 THOUGHT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELLO}], "max_tokens": 14}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Say '</think>' and then hello."}],
@@ -77,13 +80,17 @@ THOUGHT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 24,
                               "response_format": SCHEMA}),
     ("/v1/messages", {"max_tokens": 14, "messages": [{"role": "user", "content": "Hi"}]}),
-    ("/v1/responses", {"input": "Hi", "max_output_tokens": 14}))
-"""To a model whose prompt ends within a thought."""
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 14}),
+    *(("/v1/chat/completions", {"messages": [{"role": "system", "content": "Be short."},
+                                             {"role": "user", "content": HELLO}],
+                                "max_tokens": 40, "tools": [TOOL], "tool_choice": choice})
+      for choice in ("required", "auto")))
+"""To a model whose prompt ends within a thought, or that may call a function."""
 FAULTY = (b'{"model": "demo", "messages": [{"role": "user", "content": "a\\ud800"}]}',
           b'{"model": "demo", "messages": [{"role": "user", "content": "a\x01"}]}',
           b'{"model": "demo",\n "messages": [{"role": "user", "content": "a"}],, "a": 1}',
           b'{"model": "demo", "messages": [{"role": "user", "content": "\xff"}]}')
-OWN = ("id", "created", "created_at", "completed_at", "item_id", "system_fingerprint")  # of each answer, or policy
+OWN = ("id", "call_id", "created", "created_at", "completed_at", "item_id", "system_fingerprint")  # of an answer
 
 
 def _policy(folder: Path, how: str, template: str | None = None) -> Path:
@@ -205,3 +212,4 @@ def test_thoughts_are_those_of_open(tmp_path: Path) -> None:
     found = _thoughts(tmp_path / "oblivious", "oblivious")
     assert found == _thoughts(tmp_path / "open", "open")
     assert found[0]["choices"][0]["message"]["reasoning_content"]
+    assert "look_up" == found[-4]["choices"][0]["message"]["tool_calls"][0]["function"]["name"]

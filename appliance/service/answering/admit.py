@@ -201,7 +201,7 @@ async def _job(asked: Inquiry, access: Access, manner: Manner, material: Materia
         ending=sampling.ending(model.tokenizer, request, bound=constraint is not None))
     _require_sweeps(model, common)
     if _stands(asked, common, reading, manner.choices.count + manner.choices.tried * sum(lengths.bounds)):
-        common = replace(common, texts=_texts(asked, model, reading.marks or ()))
+        common = replace(common, texts=_texts(asked, model, *(reading.searched or ())))
     requests = (replace(common, prompt_ids=tuple(prompt.tokens), negative_ids=tuple(prompt.negative), max_tokens=bound,
                         shift_keep=None if beam is not None else _shift_keep(model, prompt))
                 for prompt, bound in zip(made, lengths.bounds, strict=True))
@@ -213,17 +213,18 @@ async def _job(asked: Inquiry, access: Access, manner: Manner, material: Materia
 
 def _stands(asked: Inquiry, common: GenerationRequest, reading: _Reading, pieces: int) -> bool:
     """Whether characters may stand for an answer's texts: nothing in Python reads these."""
-    read = reading.marks is None or asked.request.echoed or asked.request.logprob_count is not None
+    read = reading.searched is None or asked.request.echoed or asked.request.logprob_count is not None
     return (asked.exchange.standing and not read and common.beam is None and pieces < AnswerTexts.MOST
             and not asked.service.substitutions_in("answer"))
 
 
-def _texts(asked: Inquiry, model: ServedModel, marks: Sequence[str]) -> AnswerTexts | None:
-    """The memory of an answer's texts, where marks of a reader stay as they are. None where the
-    model's tokens become text in Python."""
+def _texts(asked: Inquiry, model: ServedModel, marks: Sequence[str] = (),
+           calls: Sequence[str] = ()) -> AnswerTexts | None:
+    """The memory of an answer's texts, where marks of a reader stay as they are, and calls. None
+    where the model's tokens become text in Python."""
     if not isinstance(model.tokenizer.sweeping, Sweeps):
         return None
-    texts = asked.exchange.texts = AnswerTexts(model.tokenizer.sweeping.writer, marks)
+    texts = asked.exchange.texts = AnswerTexts(model.tokenizer.sweeping.writer, marks, calls)
     asked.exchange.closing.append(texts.close)
     return texts
 
@@ -297,7 +298,7 @@ class _Reading:
 
     reader: Callable[[], PieceReader] | None = None
     visible: frozenset[int] = frozenset()
-    marks: tuple[str, ...] | None = ()  # all that the reader looks for, besides white space; None: more than words
+    searched: tuple[tuple[str, ...], tuple[str, ...]] | None = (), ()  # words by `readers.searched_of`
 
 
 def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, prompt: PromptTokens,
@@ -314,7 +315,7 @@ def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, promp
     if not (tools or markers) or request.reasoning_format == "none":
         return _Reading(None, visible)
     reader = partial(readers.reader_of, template, tools or None, prompt.opened, muted=not prompt.tools)
-    return _Reading(reader, visible, None if tools else readers.thought_marks(template))
+    return _Reading(reader, visible, readers.searched_of(template, tools=bool(tools)))
 
 
 async def _tokens(asked: Inquiry, model: ServedModel, offer: Offer, given: Mapping[str, object], *,

@@ -101,14 +101,20 @@ def after_thought(template: ChatTemplate, grammar: GrammarWriter, answer: str, *
     return grammar.lark(f"{thought} {answer}")
 
 
-def thought_marks(template: ChatTemplate) -> tuple[str, ...] | None:
-    """All that a reader of an answer without calls looks for, besides white space. None where that
-    is more than words, none of which is in another one."""
+def searched_of(template: ChatTemplate, *, tools: bool) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """All words that a reader of an answer looks for, besides white space: marks of thoughts, and
+    of the first call where there are `tools`. None where it looks for more than words, or where one
+    of them is in another."""
     thinking, native = thinking_of(template), native_of(template)
     if native is not None and native.around is not None:
         return None
-    found = () if thinking is None else tuple(dict.fromkeys((thinking.open, thinking.close, *(thinking.frame or ()))))
-    return found if all(one == other or one not in other for one in found for other in found) else None
+    calls = native.searched if tools and native is not None and format_of(template) is native else ()
+    if tools and not calls:
+        return None
+    thoughts = () if thinking is None else (thinking.open, thinking.close, *(thinking.frame or ()))
+    found = tuple(dict.fromkeys((*thoughts, *calls)))
+    apart = all(one == other or one not in other for one in found for other in found)
+    return (tuple(dict.fromkeys(thoughts)), calls) if apart else None
 
 
 def markers_of(template: ChatTemplate, *, tools: bool) -> tuple[str, ...]:

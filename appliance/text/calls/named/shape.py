@@ -76,4 +76,4 @@ class NamedCalls:
 
 def format_of(name: str, recognises: Callable[[str], bool], shape: NamedCalls, markers: tuple[str, ...]) -> CallFormat:
     """The format of a shape."""
-    return CallFormat(name, recognises, markers, shape.opens, shape.read, shape.write)
+    return CallFormat(name, recognises, markers, shape.opens, shape.read, shape.write, searched=shape.opens)

@@ -210,4 +210,4 @@ def _ignore(_text: str) -> None:
 def format_of(name: str, recognises: Callable[[str], bool], shape: ObjectCalls, markers: tuple[str, ...]) -> CallFormat:
     """The format of a shape."""
     opens = () if shape.bare else shape.opens
-    return CallFormat(name, recognises, markers, opens, shape.read, shape.write, spell=shape.spell)
+    return CallFormat(name, recognises, markers, opens, shape.read, shape.write, spell=shape.spell, searched=opens)

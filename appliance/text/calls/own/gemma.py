@@ -52,7 +52,7 @@ class _Shape:
 
 def _format(name: str, shape: _Shape) -> CallFormat:
     return CallFormat(name, lambda source: shape.open in source, (shape.open, shape.close, shape.quote), (shape.open,),
-                      shape.read, shape.write, unkept=unkept)
+                      shape.read, shape.write, unkept=unkept, searched=(shape.open,))
 
 
 FOUR = _format("gemma-4", _Shape("<|tool_call>", "<tool_call|>", '<|"|>'))

@@ -69,4 +69,4 @@ def _spelled(arguments: str) -> str:
 
 
 FORMAT = CallFormat("lfm2", lambda source: _OPEN in source or "List of tools: " in source,
-                    (_OPEN, _CLOSE), (_OPEN,), _read, _write, spell=_spell, unkept=unkept)
+                    (_OPEN, _CLOSE), (_OPEN,), _read, _write, spell=_spell, unkept=unkept, searched=(_OPEN,))

@@ -34,6 +34,8 @@ class CallFormat:
     - `unkept` gives the paths of the keywords of a tool's parameters that `write` does not keep.
     - `spell` writes calls, a name and JSON arguments each, for templates that lose those of earlier
       turns. Its text is marked: names and arguments are from outside.
+    - `searched` are all words that `read` looks for up to the first call, besides marks of thoughts
+      and white space; empty where it looks for more than words.
     """
 
     name: str
@@ -46,6 +48,7 @@ class CallFormat:
     around: Callable[[GrammarWriter, str], str] | None = None
     spell: Callable[[Sequence[Spelling]], str] | None = None
     unkept: Callable[[ToolSpec], Iterator[Path]] | None = None
+    searched: tuple[str, ...] = ()
 
     def reader(self, tools: Sequence[ToolSpec] = ()) -> PieceReader:
         """A reader of one answer without thoughts. `tools` are what the request offered."""

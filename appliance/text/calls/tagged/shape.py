@@ -54,10 +54,14 @@ class TaggedCalls:
     after: str = ""
     gap: str = ""
 
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The words by which calls begin."""
+        return (*self.opens, *([] if self.head.start.startswith("{") else [self.head.start]))
+
     def read(self, story: Story, tools: Sequence[ToolSpec] | None) -> Steps[None]:
         """The program that reads an answer."""
-        opens = (*self.opens, *([] if self.head.start.startswith("{") else [self.head.start]))
-        while (mark := (yield from story.text(opens))) is not None:
+        while (mark := (yield from story.text(self.searched))) is not None:
             begun = mark == self.head.start
             with story.attempt(mark):
                 found = yield from self.head.read(story, begun=begun)
@@ -171,4 +175,4 @@ def format_of(name: str, recognises: Callable[[str], bool], shape: TaggedCalls,
               markers: tuple[str, ...] = ()) -> CallFormat:
     """The format of a shape."""
     return CallFormat(name, recognises, markers, shape.opens or (shape.head.start,), shape.read, shape.write,
-                      unkept=unkept)
+                      unkept=unkept, searched=shape.searched)
