@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,8 +55,7 @@ def _ask(server: Server, key: str, canary: str, *, stream: bool, lines: int) -> 
 def test_nothing_of_a_request_stays(stream: bool, lines: int, scrubbed: tuple[Server, str]) -> None:
     """Neither the key nor the prompt's word nor the answer is in the process's memory, in whatever encoding Python
     has for it, also where no other request follows."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may read the memory of a process that is not dumpable")
+    memory.require_root()
     server, key = scrubbed
     canary = secrets.token_hex(16)
     answer = _ask(server, key, canary, stream=stream, lines=lines)
@@ -93,8 +91,7 @@ def _structures(canary: str) -> Iterator[tuple[str, dict[str, object]]]:
 def test_nothing_of_a_structure_stays(scrubbed: tuple[Server, str]) -> None:
     """Schemas, patterns, choices, grammars and tools are kept for a minute, as compiled constraints; names in paths
     and in queries not at all."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may read the memory of a process that is not dumpable")
+    memory.require_root()
     server, key = scrubbed
     structure, path = f"s{secrets.token_hex(12)}", f"p{secrets.token_hex(12)}"
     with server.http(key) as http:
@@ -114,15 +111,13 @@ def test_nothing_of_a_structure_stays(scrubbed: tuple[Server, str]) -> None:
 
 def test_a_word_that_is_held_is_found(scrubbed: tuple[Server, str]) -> None:
     """The search works: what the service holds for good is found."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may read the memory of a process that is not dumpable")
+    memory.require_root()
     assert memory.count(scrubbed[0].process.pid, b"/v1/chat/completions") > 0
 
 
 def test_a_refused_key_does_not_stay_either(scrubbed: tuple[Server, str]) -> None:
     """A key that is not valid here may be valid elsewhere."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may read the memory of a process that is not dumpable")
+    memory.require_root()
     server, wrong = scrubbed[0], f"sk-{secrets.token_hex(24)}"
     with server.http(wrong) as http:
         assert 401 == http.post("/v1/chat/completions", json={}).status_code

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tests.support.require import absent
+
 CHUNK = 1 << 22
 _LONGEST = 4096  # bytes of what is looked for
 _OBJECT = 8  # words from the digits of a small number to those of the next one
+
+
+def require_root() -> None:
+    """Skip the test where this user may not read the memory of a process that is not dumpable."""
+    if os.geteuid() != 0:
+        absent("root, who may read the memory of a process that is not dumpable")
 
 
 def holds(pid: int, wanted: bytes) -> list[str]:

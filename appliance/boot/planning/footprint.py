@@ -334,8 +334,8 @@ class Footprint:
         return LOADING_BYTES if share.resident is None or self.tiles is None else 0
 
     def _swept(self, vocabulary: int, slots: int) -> int:
-        """Bytes of a row a token, of pairs, of texts' rooms up to 64 KiB, of the room in which a
-        token becomes text, of rows of logits, and of an answer's row of counts."""
+        """Bytes of a row a token, of pairs, of rows of logits, and of an answer's row of counts.
+        Texts have rooms up to 64 KiB, and tokens one in which they become text."""
         row = max(64, 1 << (self.longest_token + 3).bit_length())  # bytes of a token are letters in the file
         tables = vocabulary * (row + _PAIR_BYTES + 4 * slots)
         return tables + _SWEPT_TEXTS + _WRITER_FACTOR * row + rows_nbytes(vocabulary)
