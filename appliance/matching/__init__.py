@@ -7,6 +7,7 @@ construction.
     search       run them on a text
 """
 
-from appliance.matching.search import Automaton, Points, Spans, points
+from appliance.matching.characters import GROUP, PAGE, POINTS, Ranges, alphabet
+from appliance.matching.search import Automaton, Places, Points, Spans, points
 
-__all__ = ["Automaton", "Points", "Spans", "points"]
+__all__ = ["GROUP", "PAGE", "POINTS", "Automaton", "Places", "Points", "Ranges", "Spans", "alphabet", "points"]

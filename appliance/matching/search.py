@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from re import _parser  # type: ignore[attr-defined]
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from appliance.kernels.runtime.memory import Memory
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import tree
 from appliance.matching.characters import alphabet
-from appliance.matching.program import compile_node
+from appliance.matching.program import Program, compile_node
 from appliance.policy.schema.patterns import bounds
 
 SLICE = 1 << 18  # characters of one call of the kernel
@@ -73,20 +72,23 @@ class Automaton:
 
     def __init__(self, pattern: str, table: KernelTable) -> None:
         """Compile a pattern; `Mismatch` (policy.kinds) for one outside of the subset."""
-        self.width = bounds(pattern).high
-        parsed = _parser.parse(pattern)
-        program = compile_node(tree.build(parsed, parsed.state.flags))
-        self.work = program.work
-        self._kernel, self._streams, self._loops = table.function("find_spans"), program.streams, program.loops
+        program = compile_node(tree.parsed(pattern))
         self._alphabet = alphabet(program.classes)
         pages = self._alphabet.pages
         self._pages = pages.ctypes.data + self._alphabet.page_of * pages[0].nbytes
+        self._follow(program, bounds(pattern).high, table, PAGES=self._pages.ctypes.data,
+                     ROWS=self._alphabet.rows.ctypes.data, GROUPS=self._alphabet.rows.shape[1])
+
+    def _follow(self, program: Program, width: int, table: KernelTable, **more: int) -> None:
+        """Get ready to run a program whose longest match has `width` characters; `more` fields of
+        Search."""
+        self.width, self.work = width, program.work
+        self._kernel, self._streams, self._loops = table.function("find_spans"), program.streams, program.loops
         self._operations, self._walk = _table(Operation, program.operations), _table(Instruction, program.walk)
         self._table = _table(Search, [{
-            "PAGES": self._pages.ctypes.data, "ROWS": self._alphabet.rows.ctypes.data,
-            "GROUPS": self._alphabet.rows.shape[1], "CLASSES": len(program.classes),
-            "OPERATIONS": self._operations.ctypes.data, "OPERATION_COUNT": len(program.operations),
-            "WALK": self._walk.ctypes.data, "WIDTH": self.width, "ROOT": program.root, "CAPACITY": CAPACITY}])[0]
+            "CLASSES": len(program.classes), "OPERATIONS": self._operations.ctypes.data,
+            "OPERATION_COUNT": len(program.operations), "WALK": self._walk.ctypes.data, "WIDTH": width,
+            "ROOT": program.root, "CAPACITY": CAPACITY, **more}])[0]
 
     def spans(self, text: Points, start: int = 0, between: Callable[[], None] = _nothing) -> Iterator[Spans]:
         """Yield start and end of the matches from `start` on, in order, some at a time; no two
@@ -137,6 +139,23 @@ class Automaton:
         most = max(4 * reach, min(_MOST_WORDS, _CACHE // (8 * self._streams)))
         needed = -(-length // _UNIT) + reach + 1
         return -(-min(most, needed) // (2 * _VECTOR)) * 2 * _VECTOR
+
+
+class Places(Automaton):
+    """Some patterns as one, over a text in which each place is a character of its own. All streams
+    are written and all loops take all turns, whatever the classes of these characters. `^` and `$`
+    hold everywhere."""
+
+    def __init__(self, patterns: Sequence[str], table: KernelTable) -> None:
+        """As of `Automaton`; `take` comes next."""
+        program = compile_node(tree.choice([tree.placeless(tree.parsed(each)) for each in patterns]))
+        self.width = max(bounds(each).high for each in patterns)
+        self.classes = program.classes
+        self._known = program, self.width, table
+
+    def take(self, pages: int, rows: int, groups: int) -> None:
+        """Read classes from the tables at these addresses: see `layouts.search.Search`."""
+        self._follow(*self._known, PAGES=pages, ROWS=rows, GROUPS=groups, EVEN=1)
 
 
 def _table(table: type[Table], rows: Sequence[dict[str, int]]) -> NDArray[np.int64]:

@@ -3,10 +3,11 @@ where matches end."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from re import _constants  # type: ignore[attr-defined]
+from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from appliance.matching.characters import Ranges, members
@@ -106,6 +107,29 @@ def choice(items: Sequence[Node]) -> Node:
             joined.append([item])
     parts = [group[0] if len(group) == 1 else Alternatives(tuple(group), group[0].width) for group in joined]
     return parts[0] if len(parts) == 1 else Alternatives(tuple(parts), None)
+
+
+@functools.lru_cache(64)
+def parsed(pattern: str) -> Node:
+    """Return an accepted pattern as a node."""
+    found = _parser.parse(pattern)
+    return build(found, found.state.flags)
+
+
+def placeless(node: Node) -> Node:
+    """Return a node that matches wherever this one does, and wherever it would if the text began or
+    ended there: without `^`, `$` and their kin."""
+    match node:
+        case Row():
+            return row(list(map(placeless, node.items)))
+        case Alternatives():
+            return choice(list(map(placeless, node.items)))
+        case Repeat():
+            return Repeat(placeless(node.body), node.low, node.high, node.lazy, node.single)
+        case Assertion() if node.kind not in (_constants.AT_BOUNDARY, _constants.AT_NON_BOUNDARY):
+            return row([])
+        case _:
+            return node
 
 
 def build(nodes: Any, flags: int) -> Node:

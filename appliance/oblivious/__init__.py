@@ -18,7 +18,8 @@ tell of a text.
 """
 
 from appliance.oblivious.answers import AnswerTexts, may_stand
+from appliance.oblivious.encoder import class_of
 from appliance.oblivious.stops import SweptStops
 from appliance.oblivious.sweeps import Sweeps
 
-__all__ = ["AnswerTexts", "Sweeps", "SweptStops", "contents", "may_stand"]
+__all__ = ["AnswerTexts", "Sweeps", "SweptStops", "class_of", "contents", "may_stand"]

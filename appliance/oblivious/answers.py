@@ -8,10 +8,11 @@ the text that came with a token (a stand-in). The text takes its place when they
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from appliance.errors import CapacityError, ModelError
 from appliance.kernels.layouts.blind import REPLACED, SLOTS, WritePass
 from appliance.kernels.runtime.table import KernelTable
+from appliance.oblivious.contents import joined
 from appliance.oblivious.rows import PieceRows
 from appliance.oblivious.stops import LENGTH as PART
 from appliance.oblivious.stops import LONGEST, SweptStops
@@ -130,13 +132,15 @@ class AnswerTexts:
 
     MOST = MOST
 
-    def __init__(self, writer: Writer, marks: Sequence[str] = (), calls: Sequence[str] = ()) -> None:
+    def __init__(self, writer: Writer, marks: Sequence[str] = (), calls: Sequence[str] = (), *,
+                 kept: bool = False) -> None:
         """`marks`: words that a reader of the answers looks for; `calls`: others, behind which all
-        text is the reader's."""
+        text is the reader's. `kept`: redaction will look at the texts."""
         self._marks, self._calls = (*marks, *calls), frozenset(calls)
         self.writer, self._turn, self._closed = writer, threading.Lock(), False
         self._parts, self._end = list[LockedBuffer](), 0
-        self._places = array("Q")  # a part, where it begins there, and how many bytes it has
+        self._places = array("Q")  # a part, where its JSON begins there, and how many bytes that has
+        self._kept, self._lengths = kept, array("Q")  # of each text itself, which stands before its JSON
 
     def begin(self, stops: Sequence[str], visible: Collection[int]) -> SweptText:
         """One more answer: its stop strings, and the control tokens that have text."""
@@ -148,8 +152,13 @@ class AnswerTexts:
         with self._turn:
             if self._closed or not len(text):
                 return ""
-            self._require_room(SLOTS * len(text))
-            part, start = self._parts[-1], self._end
+            self._require_room((SLOTS + self._kept) * len(text))
+            part = self._parts[-1]
+            if self._kept:
+                part.view[self._end:self._end + len(text)] = text
+                self._lengths.append(len(text))
+                self._end += len(text)
+            start = self._end
             for at in range(0, len(text), PART):
                 self._end += self.writer.write(text[at:at + PART], part.view[self._end:])
             self._places.append(len(self._parts) - 1 << 2 * _FIELD | start << _FIELD | self._end - start)
@@ -176,6 +185,32 @@ class AnswerTexts:
                     at = found.end()
         return bytes(filled + data[at:]) if at else data
 
+    def copy(self, text: str) -> tuple[LockedBuffer, list[int]]:
+        """A text in UTF-8, with others in the place of their stand-ins, in memory of its own; and
+        how many bytes each of its characters has there. CapacityError where there is no memory."""
+        with self._turn:
+            parts = [each.encode() if (own := self._own(each)) is None else own for each in text]
+            sizes = list(map(len, parts))
+            with _there():
+                memory = joined(parts)
+            for each in parts:
+                if isinstance(each, memoryview):
+                    each.release()  # these may be wiped now
+        return memory, sizes
+
+    def _own(self, character: str) -> memoryview | None:
+        number = ord(character) - FIRST
+        if self._closed or not 0 <= number < len(self._lengths):
+            return None
+        part, start, _ = self._place(number)
+        return self._parts[part].view[start - self._lengths[number]:start]
+
+    def guarded(self, text: str) -> str:
+        """A text with stand-ins for the characters that would stand for others. The writer's turn
+        is the caller's."""
+        return text if not text or max(text) < chr(FIRST) else "".join(
+            self.add(memoryview(each.encode())) if each >= chr(FIRST) else each for each in text)
+
     def missing(self, text: str) -> int:
         """How many bytes longer JSON becomes when a text's stand-ins are filled."""
         numbers = (ord(character) - FIRST for character in text)
@@ -195,8 +230,15 @@ class AnswerTexts:
 
 def locked(nbytes: int) -> LockedBuffer:
     """Memory for parts of answers. CapacityError where there is none."""
-    try:
+    with _there():
         return LockedBuffer(nbytes, "answers")
+
+
+@contextlib.contextmanager
+def _there() -> Iterator[None]:
+    """CapacityError where there is no memory."""
+    try:
+        yield
     except ModelError as error:
         raise CapacityError(error.summary, hint=error.hint, code="memory") from None
 
@@ -277,7 +319,7 @@ class SweptText:
         if not self._marks:
             return self._texts.add(self._writer.new[start:end])
         if self._called:
-            return self._plain(self._writer.new[start:end])
+            return self._texts.guarded(str(self._writer.new[start:end], "utf-8"))
         (_, _, waiting), search, told = self._parts(memory), self._search, ""
         while True:
             begin = self._writer.put_before(start, waiting[:search.waiting])
@@ -290,13 +332,7 @@ class SweptText:
             told, start, self._called = told + mark, at + len(mark.encode()), mark in self._calls
             search.begin_again()
             if self._called:
-                return told + self._plain(self._writer.new[start:end])
-
-    def _plain(self, text: memoryview) -> str:
-        """A text as it is, but for characters that would stand for others."""
-        whole = str(text, "utf-8")
-        return whole if not whole or max(whole) < chr(FIRST) else "".join(
-            self._texts.add(memoryview(each.encode())) if each >= chr(FIRST) else each for each in whole)
+                return told + self._texts.guarded(str(self._writer.new[start:end], "utf-8"))
 
     def _stand_in(self, text: memoryview) -> str:
         """The stand-in of a text, with the white space at its ends around it."""

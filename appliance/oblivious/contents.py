@@ -90,6 +90,15 @@ class Contents(StandIns):
         self._memory.wipe()
 
 
+def joined(parts: Sequence[bytes | memoryview]) -> LockedBuffer:
+    """Parts of a text, one after the other, in memory of their own. Errors as of `LockedBuffer`."""
+    memory, end = LockedBuffer(max(sum(map(len, parts)), 1), "prompts"), 0
+    for part in parts:
+        memory.view[end:end + len(part)] = part
+        end += len(part)
+    return memory
+
+
 class _Room:
     """The memory that bodies of so many bytes are read in, one at a time."""
 

@@ -86,6 +86,33 @@ THOUGHT: tuple[tuple[str, dict[str, Any]], ...] = (
                                 "max_tokens": 40, "tools": [TOOL], "tool_choice": choice})
       for choice in ("required", "auto")))
 """To a model whose prompt ends within a thought, or that may call a function."""
+REDACTION = r"""
+redaction {
+  apply_to  = ["prompt", "answer"]
+  detectors = ["email", "phone", "secret"]
+  pattern "city" {
+    regex       = "\\bPar[a-z]{1,4}\\b|\\bI\\b"
+    replacement = "[city]"
+  }
+  pattern "start" {
+    regex       = "^I'm"
+    replacement = "We"
+  }
+}
+"""
+ASKED_PLAINLY: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "What is the capital of France?"}]}),
+    ("/v1/chat/completions", {"messages": [{
+        "role": "user", "content": "Repeat: Paris, bob@mail.example.org, +15552345678."}]}),
+    ("/v1/chat/completions", {"messages": [
+        {"role": "system", "content": "You know Paris."},
+        {"role": "user", "content": [{"type": "text", "text": HELLO}, {"type": "text", "text": "\ue000 and Paris"}]}]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Say \U000f0000 and ½ twice."}],
+                              "stop": ["twice"]}),
+    ("/v1/completions", {"prompt": ["The capital of France is", "Paris is"], "n": 2, "seed": 4, "temperature": 0.8}),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "Write to bob@mail.example.org"}]}),
+    ("/v1/responses", {"input": "Hi", "instructions": "Speak of Paris."}))
+"""To a policy that redacts: of texts that it changes, and of those that it leaves as they are."""
 FAULTY = (b'{"model": "demo", "messages": [{"role": "user", "content": "a\\ud800"}]}',
           b'{"model": "demo", "messages": [{"role": "user", "content": "a\x01"}]}',
           b'{"model": "demo",\n "messages": [{"role": "user", "content": "a"}],, "a": 1}',
@@ -93,7 +120,7 @@ FAULTY = (b'{"model": "demo", "messages": [{"role": "user", "content": "a\\ud800
 OWN = ("id", "call_id", "created", "created_at", "completed_at", "item_id", "system_fingerprint")  # of an answer
 
 
-def _policy(folder: Path, how: str, template: str | None = None) -> Path:
+def _policy(folder: Path, how: str, template: str | None = None, privacy: str = "") -> Path:
     (folder / "key").touch(0o600)
     (folder / "key").write_text(KEY.hex())
     file = folder / "demo.sealed"
@@ -103,7 +130,7 @@ def _policy(folder: Path, how: str, template: str | None = None) -> Path:
             'streaming_decrypt = true\naccess_pattern = "oblivious"\ncontext_length = 1024\n'
             'sampling {\n max_logprobs = 3\n }'
             + ("" if template is None else f"\nchat_template = {json.dumps(template)}"))
-    path = write_policy(folder, {"demo": file}, model=pins, schema=2, privacy=f'memory_access = "{how}"',
+    path = write_policy(folder, {"demo": file}, model=pins, schema=2, privacy=f'memory_access = "{how}"{privacy}',
                         audit="receipts = true")
     sealed_digest, plain = (hashlib.sha256(each.read_bytes()).hexdigest() for each in (file, demo_model()))
     path.write_text(path.read_text().replace(sealed_digest, plain))
@@ -213,3 +240,52 @@ def test_thoughts_are_those_of_open(tmp_path: Path) -> None:
     assert found == _thoughts(tmp_path / "open", "open")
     assert found[0]["choices"][0]["message"]["reasoning_content"]
     assert "look_up" == found[-4]["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
+
+
+def _joined(answer: httpx.Response) -> dict[str, str]:
+    """The text that a stream's events add up to, by what it is."""
+    found = dict[str, str]()
+    for line in answer.text.splitlines():
+        for where, text in _texts(json.loads(line[6:]), "") if line.startswith("data: {") else ():
+            found[where] = found.get(where, "") + text
+    return found
+
+
+def _texts(event: Any, where: str) -> list[tuple[str, str]]:
+    if isinstance(event, list):
+        return [each for at, item in enumerate(event) for each in _texts(item, f"{where}/{item.get('index', at)}")
+                if isinstance(item, dict)]
+    if not isinstance(event, dict):
+        return []
+    named = ("content", "text", "delta", "thinking", "reasoning_content", "arguments", "partial_json", "name")
+    kind = event.get("type", "")
+    found = [(f"{kind}{where}/{name}", event[name]) for name in named if isinstance(event.get(name), str)]
+    return found + [each for name, item in event.items() if name not in ("response", "item", "part")
+                    for each in _texts(item, f"{where}/{name}")]
+
+
+def _redacted(folder: Path, how: str, template: str | None) -> list[Any]:
+    """Answers to a policy that redacts: whole, and what streams add up to."""
+    folder.mkdir()
+    server = Server(_policy(folder, how, template, REDACTION), [folder / "demo.sealed"]).wait_ready()
+    found = list[Any]()
+    try:
+        with server.http() as client:
+            for path, body in ASKED_PLAINLY if template is None else THOUGHT:
+                most = "max_output_tokens" if "responses" in path else "max_tokens"
+                asked = {"model": "demo", "temperature": 0, most: 24, **body}
+                answer = client.post(path, json=asked)
+                assert 200 == answer.status_code, answer.text
+                found += [_same(answer.json()), _joined(client.post(path, json=asked | {"stream": True}))]
+    finally:
+        assert 0 == server.stop()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", [None, THINKING], ids=("plain", "thinking"))
+def test_redacted_answers_are_those_of_open(template: str | None, tmp_path: Path) -> None:
+    """Whole ones to the byte, streams in what they add up to."""
+    found = _redacted(tmp_path / "oblivious", "oblivious", template)
+    assert found == _redacted(tmp_path / "open", "open", template)
+    assert "[city]" in json.dumps(found)

@@ -307,8 +307,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps(said).encode())
 
     def do_POST(self) -> None:
-        self.server.asked.append(f"POST {self.path}")
-        self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            self.rfile.read(int(self.headers["Content-Length"]))
+        except OSError:  # the client goes away before all of its request is here
+            self.server.gone.set()
+            self.close_connection = True
+            return
+        finally:
+            self.server.asked.append(f"POST {self.path}")
         if self.server.status is not None:
             self._elsewhere(*self.server.status)
             return

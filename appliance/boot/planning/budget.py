@@ -43,6 +43,7 @@ _KEY_BYTES = 72 << 10  # of an API key whose limits' windows are full
 _ENTRY_BYTES = 16  # of each log-probability of an answer's token, where the policy allows them
 _EVENT_BYTES = 768 << 10  # of an event with many log-probabilities: three may be there where a grid is kept
 _SWEPT_BYTES = 112 << 10  # of an answer's stop strings that are looked for by sweeps, and of what waits for one
+_LOOK_BYTES = 24 << 20  # of tables and memory of looks at texts that redaction may change
 _READING_SHARE = 48  # bytes for each of a body's, while it is read: lists in lists take that much
 _LETTER_BYTES = 200  # of each letter of a prompt, while it is tokenized: a long word takes that much
 _SPARE_BYTES = 64 << 20  # stay free, whoever else may want them
@@ -197,6 +198,9 @@ class _Divider:
         context = max((each.context for each in prints), default=_UNKNOWN)
         shifting = any(each.model.context_shift for each in prints)  # its answers may be longer than its context
         most = self._limits.generation_tokens
+        privacy = policy.privacy
+        redacts = privacy.redaction.detectors or privacy.redaction.patterns
+        self._looks = _LOOK_BYTES if privacy.memory_access == "oblivious" and redacts else 0
         self._answer = _answer_nbytes(policy, most if shifting else min(most, context), longest)
 
     def division(self) -> Division:
@@ -288,7 +292,7 @@ class _Divider:
 
     def _lines(self, shares: Mapping[str, Share]) -> list[Line]:
         requests, waiting = self._limits.concurrent_requests, queue_length(self._limits)
-        lines = [Line("process", PROCESS_BYTES + (COMPILER_BYTES if self._compiles else 0)),
+        lines = [Line("process", PROCESS_BYTES + (COMPILER_BYTES if self._compiles else 0) + self._looks),
                  Line(f"connections, {connections(self._limits)} x", self._connections()),
                  Line(f"requests, {requests} x", self._requests()),
                  *([Line(f"requests that wait, {waiting} x", self._waiting())] if waiting else []),

@@ -65,6 +65,7 @@ class Search(Table):
     CAPACITY: int  # most spans
     COUNTERS: int  # address of a word a loop, zero
     BUFFER: int  # address of 128 words
+    EVEN: int  # 1 to write each class's stream, and to take all turns of each loop, whatever a text has
 
 
 # The effect of an operation, bit by bit at each position i:

@@ -112,10 +112,10 @@ class Privacy(Block):
     retention: Retention = Field(default_factory=Retention, description="How long state is kept.")
     memory_access: Annotated[Literal["oblivious", "open"], Pick(("oblivious", "open"))] = Field(
         default="open", since=Since(2, "open"), enforced_by="boot/stages", description="Whether the host may see which "
-        "pages of memory a text needs. `oblivious`: texts of requests, tokenizer, embeddings, samplers and tokens' "
-        "bytes touch the same pages for all texts of a class of length. It needs `access_pattern = \"oblivious\"` of "
-        "each model and a tokenizer that is covered, and refuses requests for what has no such form. Answers, tools "
-        "and Python's own objects still tell.")
+        "pages of memory a text needs. `oblivious`: texts of requests and answers, tokenizer, embeddings and "
+        "samplers touch the same pages for all texts of a class of length. It needs `access_pattern = \"oblivious\"` "
+        "of each model and a tokenizer that is covered, and refuses requests for what has no such form. Tools, their "
+        "calls and Python's own objects still tell, and so does whether redaction may change a text.")
     auditor_key: Annotated[str | None, TaggedHex("x25519", 32)] = Field(
         default=None, enforced_by="service/answering/recording", enforced_since=2, description="X25519 public key to "
         "which audit detail is encrypted, so that the auditor alone reads it; and what a receipt's answer is computed "

@@ -22,12 +22,14 @@ from appliance.api import findings, structure
 from appliance.api.problems import RequestError, too_long
 from appliance.api.wire import ChatRequest, CompletionRequest
 from appliance.api.wishes import features
+from appliance.detectors.looks import Looks
 from appliance.errors import CapacityError, RefusedMessagesError, TemplateError
+from appliance.oblivious.contents import joined
 from appliance.service.admission import chats
 from appliance.service.admission.redaction import Rule, redact
 from appliance.text.calls import readers
 from appliance.text.calls.reading.pieces import ToolSpec
-from appliance.text.jinja.standins import StandIns, TextNeeded
+from appliance.text.jinja.standins import StandIns, TextNeeded, holds
 from appliance.text.jinja.values import EXHAUSTED
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
@@ -144,24 +146,40 @@ class PromptTokens:
 def encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
            tokenizer: Tokenizer, rules: Sequence[Rule], most: int,
            between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str, *,
-           guided: bool = False, exact: bool = False, stand_ins: StandIns | None = None) -> list[PromptTokens]:
+           guided: bool = False, exact: bool = False, stand_ins: StandIns | None = None,
+           looks: Looks | None = None) -> list[PromptTokens]:
     """The prompt of what `take_turns` took of a chat, or a completion's prompts. RequestError,
     early, for one of more than `most` tokens, with their number where counts are told as they are
     (`exact`). RequestError also for ids that are none, where redaction would change a function, and
     for a suffix or a message that the model cannot go on with. `between` is called every few
     milliseconds of redaction, and may end it. `path`: where the parameters of a function stand in
     the request. `guided`: with a negative prompt, that of the request or the default. `stand_ins`:
-    of the request's texts."""
+    of the request's texts; `looks`: at what is redacted of them."""
     between()
     make = functools.partial(_encode, request, given, template, tokenizer, most, path, guided=guided, exact=exact,
                              redacted=bool(rules))
     if stand_ins is not None:
         with contextlib.suppress(TextNeeded):
             try:
-                return make(clean=str, stand_ins=stand_ins)
+                return make(clean=functools.partial(_kept, stand_ins, rules, looks, between), stand_ins=stand_ins)
             finally:  # also of a refusal
                 stand_ins.settle()
     return make(clean=lambda text: redact(rules, text if stand_ins is None else stand_ins.lift(text), between))
+
+
+def _kept(stand_ins: StandIns, rules: Sequence[Rule], looks: Looks | None, between: Callable[[], None],
+          text: str) -> str:
+    """A text, redacted: the same one, with its stand-ins, where no rule may change it. TextNeeded
+    where a redacted text has characters that would stand for others."""
+    if not rules or looks is None or not holds(text):
+        return redact(rules, text, between)
+    with contextlib.closing(joined(parts := stand_ins.parts_of(text))) as memory:
+        found = looks.finds(memory.view[:sum(map(len, parts))])
+    if not found:
+        return text
+    changed = redact(rules, stand_ins.lift(text), between)
+    stand_ins.need(changed)
+    return changed
 
 
 def _encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,

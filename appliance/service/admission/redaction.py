@@ -45,6 +45,7 @@ class Substitution:
     """One expression of the policy and the literal text that stands in for its matches."""
 
     name: str
+    expression: str
     automaton: Automaton
     replacement: str
 
@@ -52,7 +53,7 @@ class Substitution:
     def compile(cls, name: str, expression: str, replacement: str, kernels: KernelTable | None = None) -> Substitution:
         """Return a rule from the policy's text; `Mismatch` (policy.kinds) for an expression outside
         of the subset."""
-        return cls(name, Automaton(expression, _kernels() if kernels is None else kernels), replacement)
+        return cls(name, expression, Automaton(expression, _kernels() if kernels is None else kernels), replacement)
 
     def apply(self, text: str, between: Callable[[], None]) -> str:
         """Return a whole text with the replacement in place of each match."""

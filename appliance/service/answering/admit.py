@@ -214,8 +214,7 @@ async def _job(asked: Inquiry, access: Access, manner: Manner, material: Materia
 def _stands(asked: Inquiry, common: GenerationRequest, reading: _Reading, pieces: int) -> bool:
     """Whether characters may stand for an answer's texts: nothing in Python reads these."""
     read = reading.searched is None or asked.request.echoed or asked.request.logprob_count is not None
-    return (asked.exchange.standing and not read and common.beam is None and pieces < AnswerTexts.MOST
-            and not asked.service.substitutions_in("answer"))
+    return asked.exchange.standing and not read and common.beam is None and pieces < AnswerTexts.MOST
 
 
 def _texts(asked: Inquiry, model: ServedModel, marks: Sequence[str] = (),
@@ -224,7 +223,8 @@ def _texts(asked: Inquiry, model: ServedModel, marks: Sequence[str] = (),
     where the model's tokens become text in Python."""
     if not isinstance(model.tokenizer.sweeping, Sweeps):
         return None
-    texts = asked.exchange.texts = AnswerTexts(model.tokenizer.sweeping.writer, marks, calls)
+    kept = bool(asked.service.substitutions_in("answer"))
+    texts = asked.exchange.texts = AnswerTexts(model.tokenizer.sweeping.writer, marks, calls, kept=kept)
     asked.exchange.closing.append(texts.close)
     return texts
 
@@ -331,7 +331,7 @@ async def _tokens(asked: Inquiry, model: ServedModel, offer: Offer, given: Mappi
     try:
         return await service.prompts.ready(length, lambda: prompts.encode(
             request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path, guided=guided,
-            exact=service.rounding == 1, stand_ins=contents))
+            exact=service.rounding == 1, stand_ins=contents, looks=service.looks))
     except CapacityError:  # of what surrounds a suffix
         raise too_long(most) from None
     finally:

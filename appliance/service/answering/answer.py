@@ -15,6 +15,7 @@ from appliance.service.answering.choices import Likelihood, best
 from appliance.service.answering.execution import Execution
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.outbox import Outbox
+from appliance.service.delivery.standing import Standing
 from appliance.service.parts.exchange import Exchange
 from appliance.service.parts.wiring import Wiring
 
@@ -25,8 +26,10 @@ class Answer:
     def __init__(self, service: Wiring, exchange: Exchange, job: Job) -> None:
         self._service, self._exchange, self._job = service, exchange, job
         self._choices = {each.choice: group for group in job.groups for each in group}  # with the others to its prompt
-        rules, make = service.substitutions_in("answer"), job.reader
-        self._channels = {choice: Channels(choice, rules, None if make is None else make())
+        rules, make, texts = service.substitutions_in("answer"), job.reader, exchange.texts
+        standing = None if texts is None or service.looks is None or not rules else (
+            Standing(rules, service.looks, texts))
+        self._channels = {choice: Channels(choice, rules, None if make is None else make(), standing)
                           for choice in self._choices}  # of choices that go on
         self._likelihood = Likelihood()
         self._stopped = dict[int, str]()

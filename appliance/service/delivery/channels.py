@@ -15,6 +15,7 @@ from typing import assert_never
 
 from appliance.engine.decode.events import End, Logprobs, Text
 from appliance.service.admission.redaction import Redactor, Rule, redact
+from appliance.service.delivery.standing import Standing, StandingRedactor
 from appliance.text.calls.reading.pieces import Arguments, Call, Piece, PieceReader, Said, Thought
 
 
@@ -44,6 +45,7 @@ class ArgumentText:
     text: str
 
 
+AnyRedactor = Redactor | StandingRedactor
 Outgoing = Text | Logprobs | End | ThoughtText | CallStart | ArgumentText
 Leaving = tuple[Outgoing, ...]
 """Events that leave together where no grid holds them."""
@@ -53,11 +55,14 @@ _SAID, _THOUGHT = "said", "thought"
 class Channels:
     """The channels of one choice."""
 
-    def __init__(self, choice: int, rules: Sequence[Rule], reader: PieceReader | None) -> None:
-        """Without a `reader`, all text is content."""
-        self._choice, self._rules, self._reader = choice, rules, reader
-        self._redactors = {name: Redactor(rules) for name in (_THOUGHT, _SAID)}
-        self._arguments: tuple[int, Redactor] | None = None  # of the call that goes on
+    def __init__(self, choice: int, rules: Sequence[Rule], reader: PieceReader | None,
+                 standing: Standing | None = None) -> None:
+        """Without a `reader`, all text is content. `standing`: characters stand for texts that the
+        rules may change."""
+        self._choice, self._rules, self._reader, self._standing = choice, rules, reader, standing
+        self._redactors = {name: Redactor(rules) if standing is None else StandingRedactor(standing)
+                           for name in (_THOUGHT, _SAID)}
+        self._arguments: tuple[int, AnyRedactor] | None = None  # of the call that goes on
 
     async def push(self, text: str) -> list[Outgoing]:
         """The events that may leave now that more text came."""
@@ -83,9 +88,11 @@ class Channels:
                 text = await _quickly(self._redactors[_THOUGHT], piece.text)
                 return [*await self._arguments_end(), *self._thought(text)]
             case Call():
-                ended = await self._arguments_end()
-                self._arguments = piece.index, Redactor(self._rules)
-                return [*ended, CallStart(self._choice, piece.index, redact(self._rules, piece.name))]
+                ended, standing = await self._arguments_end(), self._standing
+                self._arguments = piece.index, (
+                    Redactor(self._rules) if standing is None else StandingRedactor(standing, lifted=True))
+                name = redact(self._rules, piece.name) if standing is None else standing.redact(piece.name)
+                return [*ended, CallStart(self._choice, piece.index, name)]
             case Arguments():
                 if self._arguments is None or self._arguments[0] != piece.index:
                     raise ValueError("arguments of a call that does not go on")
@@ -109,7 +116,7 @@ class Channels:
         return [ArgumentText(self._choice, index, text)] if text else []
 
 
-async def _quickly(redactor: Redactor, piece: str | None) -> str:
+async def _quickly(redactor: AnyRedactor, piece: str | None) -> str:
     """The text that may leave after the next piece, or (None) after the last. Slow work is done in
     a thread."""
     work: Callable[[], str] = redactor.finish if piece is None else functools.partial(redactor.feed, piece)

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,8 @@ from appliance.audit.digests import Salts
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
 from appliance.boot.running.interval import interval_of
+from appliance.detectors.looks import Looks
+from appliance.detectors.stream import Detection
 from appliance.kernels.runtime import table
 from appliance.oblivious.contents import BodyReader
 from appliance.policy.schema import Policy
@@ -25,7 +28,7 @@ from appliance.service.admission.constraints import Constraints
 from appliance.service.admission.limits import Accounts, Rates
 from appliance.service.admission.privacy import Timing
 from appliance.service.admission.prompts import Prompts
-from appliance.service.admission.redaction import Rule, rules_of
+from appliance.service.admission.redaction import Rule, Substitution, rules_of
 from appliance.service.admission.tenants import Roster
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.evidences import Evidences
@@ -92,6 +95,7 @@ class Wiring:
     readiness: Readiness
     facts: Facts
     bodies: BodyReader | None = None  # None: Python reads the texts of a request
+    looks: Looks | None = None  # at texts that nothing in Python reads; None without redaction of such
     books: Books = field(default_factory=Books)
     prompts: Prompts = field(default_factory=Prompts)
 
@@ -157,14 +161,15 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
     if booted.state is not None:
         quotas.require_room(accounts.rates, booted.tenants.tenants, booted.state.most_quotas)
         quotas.restore(accounts, booted.state.snapshot.quotas, roster.keys)
+    substitutions = rules_of(policy.privacy.redaction, booted.kernels)
     service = Wiring(
         booted=booted, models=Models(booted, roster), roster=roster, accounts=accounts,
         traffic=Traffic(limits, roster, timing), timing=timing,
-        substitutions=rules_of(policy.privacy.redaction, booted.kernels),
+        substitutions=substitutions,
         constraints=Constraints(roster.askers, scrubber.begin_soon), scrubber=scrubber,
         salts=Salts() if booted.audit.version > 1 else None, attesting=attesting,
         readiness=Readiness(booted.audit, booted.state if policy.audit.sink == "state" else None),
-        facts=Facts(booted, roster, accounts), bodies=_bodies(booted))
+        facts=Facts(booted, roster, accounts), bodies=_bodies(booted), looks=_looks(booted, substitutions))
     if service.salts is not None:
         closing.callback(service.salts.wipe)
     closing.callback(service.models.close)
@@ -179,13 +184,19 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
 
 
 def _bodies(booted: Booted) -> BodyReader | None:
-    """The reader of bodies under `memory_access = "oblivious"`. Redaction of prompts reads texts:
-    None beside it."""
-    privacy = booted.policy.privacy
-    redacts = "prompt" in privacy.redaction.apply_to and rules_of(privacy.redaction, booted.kernels)
-    if privacy.memory_access == "open" or redacts:
+    """The reader of bodies under `memory_access = "oblivious"`."""
+    if booted.policy.privacy.memory_access == "open":
         return None
     return BodyReader(table.load() if booted.kernels is None else booted.kernels)
+
+
+def _looks(booted: Booted, rules: Sequence[Rule]) -> Looks | None:
+    """The looks at texts, for what may be redacted under `memory_access = "oblivious"`."""
+    if booted.policy.privacy.memory_access == "open" or not rules:
+        return None
+    detected = [row.expression for rule in rules if isinstance(rule, Detection) for row in rule.rows]
+    patterns = [rule.expression for rule in rules if isinstance(rule, Substitution)]
+    return Looks(detected, patterns, table.load() if booted.kernels is None else booted.kernels)
 
 
 def _attesting(booted: Booted) -> Attesting:

@@ -15,7 +15,7 @@ import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 FIRST = 0xE000
@@ -56,6 +56,12 @@ class StandIns(ABC):
     def lift(self, text: str) -> str:
         """A text with others in the place of their stand-ins."""
         return _ANY.sub(lambda found: str(self.bytes_of(ord(found[0]) - FIRST), "utf-8"), text)
+
+    def parts_of(self, text: str) -> list[bytes | memoryview]:
+        """A text in UTF-8, with others in the place of their stand-ins, in parts."""
+        own = [self.bytes_of(ord(each) - FIRST) for each in _ANY.findall(text)]
+        between = [each.encode() for each in _ANY.split(text)]
+        return [between[0], *chain.from_iterable(zip(own, between[1:], strict=True))]
 
     def fill(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span], list[Fill]]:
         """A text with as many bytes in the place of each stand-in as its own text has, the spans in

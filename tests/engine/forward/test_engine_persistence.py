@@ -158,6 +158,7 @@ def test_an_idle_engine_lets_go_of_what_is_too_old(tmp_path: Path):
         again = scheduler.submit(request(IDS[:200], 1), "one", lambda advance: None)
         assert again.wait(60)
         assert 192 == again.cached_tokens
+        waiting.until(lambda: not persisted._waiting and not opened.keeper.waiting, "a text that no new key will seal")
         clock.sleep(shelves.LIFETIME / 1000)
         opened.keys.tend()
         last = scheduler.submit(request([7, *IDS[1:20]], 1), "one", lambda advance: None)

@@ -204,7 +204,7 @@ def classify_unit(search: Search, stream: int) -> None:
         for number in range(min(64, classes - 64 * group)):
             to = stream + stride * (64 * group + number)
             set_i64(to, 0)
-            if present >> number & 1:
+            if (present >> number | search.EVEN) & 1:
                 for part in range(UNIT // LANES):
                     marked(to + part, buffer + 8 * LANES * part, 63 - number)
 
@@ -271,7 +271,7 @@ def turn_over(search: Search, op: Operation, count: int) -> bool:
     counter = search.COUNTERS + 8 * op.LOOP
     turn = get_i64(counter) + 1
     goes_on = turn < op.AMOUNT
-    if op.KIND == GAINED and not run_gained(op, search.STREAMS, search.STRIDE, turn, count):
+    if op.KIND == GAINED and not run_gained(op, search.STREAMS, search.STRIDE, turn, count) | search.EVEN:
         goes_on = False
     set_i64(counter, turn if goes_on else 0)
     return goes_on

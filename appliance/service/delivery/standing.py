@@ -1,0 +1,103 @@
+"""Redaction of a text in which characters stand for others (`oblivious.answers`).
+
+Where no rule's expression matches, redaction changes nothing, and a look finds that without a text
+of Python's (`detectors.looks`). From the first match on, a text is redacted as any other is: all of
+it is read again, and what has left is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from appliance.detectors.looks import Looks
+from appliance.oblivious import AnswerTexts
+from appliance.service.admission.redaction import Redactor, Rule, redact
+
+_QUICK = 1024  # characters that are looked at in about a millisecond
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Rules, looks and texts of one answer."""
+
+    rules: Sequence[Rule]
+    looks: Looks
+    texts: AnswerTexts
+
+    def lift(self, text: str) -> str:
+        """A text with others in the place of their stand-ins."""
+        memory, sizes = self.texts.copy(text)
+        with contextlib.closing(memory):
+            return str(memory.view[:sum(sizes)], "utf-8")
+
+    def guarded(self, text: str) -> str:
+        """A redacted text, in which no character stands for another that it is not."""
+        with self.texts.writer.turn:
+            return self.texts.guarded(text)
+
+    def redact(self, text: str) -> str:
+        """A whole text with each rule applied."""
+        return self.guarded(redact(self.rules, self.lift(text)))
+
+
+class StandingRedactor:
+    """A chain of rules over one text that arrives in pieces."""
+
+    def __init__(self, standing: Standing, *, lifted: bool = False) -> None:
+        """`lifted`: the text is Python's from its beginning on."""
+        self._standing, self._text, self._left, self._skip = standing, "", 0, 0
+        self._redactor = Redactor(standing.rules) if lifted else None
+
+    def quick(self, piece: str) -> bool:
+        """Return whether the next piece takes about a millisecond at most."""
+        if self._redactor is not None:
+            return self._redactor.quick(self._standing.lift(piece))
+        return len(self._text) - self._left + len(piece) <= _QUICK
+
+    def feed(self, piece: str) -> str:
+        """Take the next piece; return the text that is now certain."""
+        return self._next(piece, final=False) if piece else ""
+
+    def finish(self) -> str:
+        """Return the text held back, now that no more comes."""
+        return self._next("", final=True)
+
+    def _next(self, piece: str, *, final: bool) -> str:
+        if self._redactor is None:
+            self._text += piece
+            found = self._certain(final=final)
+            if found is not None:
+                return found
+            self._redactor, piece, self._text = Redactor(self._standing.rules), self._text, ""
+        told = self._redactor.feed(self._standing.lift(piece)) + (self._redactor.finish() if final else "")
+        told, self._skip = told[self._skip:], max(self._skip - len(told), 0)
+        return self._standing.guarded(told)
+
+    def _certain(self, *, final: bool) -> str | None:
+        """The text that may leave, as it came; None where a rule may change some."""
+        first = max(self._left - 1, 0)  # no expression looks further back
+        memory, sizes = self._standing.texts.copy(self._text[first:])
+        ends = list(accumulate(sizes, initial=0))
+        with contextlib.closing(memory):
+            text = memory.view[:ends[-1]]
+            counts = [characters(text[start:end]) for start, end in pairwise(ends)]
+            bound = self._standing.looks.settled(text, sum(counts[:self._left - first]), final=final)
+        if bound is None:
+            return None
+        end, place = first, 0
+        while end < len(self._text) and (place := place + counts[end - first]) <= bound:
+            end += 1
+        leaving = self._text[self._left:end]
+        self._skip += sum(counts[self._left - first:end - first])
+        self._left = max(self._left, end)
+        return leaving
+
+
+def characters(part: memoryview) -> int:
+    """How many characters a part of a text has, in whole characters of UTF-8."""
+    return int(np.count_nonzero(np.frombuffer(part, np.uint8) & 0xC0 != 0x80))
