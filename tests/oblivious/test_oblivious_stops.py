@@ -95,14 +95,17 @@ def test_one_trace_of_pages(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_trace_of_steps(tmp_path: Path) -> None:
-    """The same instructions for texts of any kind."""
-    stops, traces, rng = ("abc", "bcd", "e\u00e9", "aaaaaaaaaaaa" * 6), set(), random.Random(1)
-    tracer = StepTracer(kernels().address("find_stops"), tmp_path)
+    """The same instructions for texts of any kind, and the same lines of memory."""
+    stops, traces, rng = ("aaaaaaaaaaaa" * 6, "abc", "bcd", "e\u00e9"), set(), random.Random(1)
+    tracer, find = StepTracer(kernels().address("find_stops"), tmp_path), kernels().function("find_stops")
+    table = StopTable([stop.encode() for stop in stops])
     for text in ("abc", *_pieces(rng, 2)):
-        swept = SweptStops(stops, kernels())
+        table.wipe()
+        table.write(text.encode())
+        find(table.address)
         with tracer.tracing():
-            swept.push(text)
-        traces.add(tracer.steps.tobytes())
+            find(table.address)
+        traces.add(tracer.trace)
     assert 1 == len(traces)
 
 
