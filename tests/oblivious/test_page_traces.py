@@ -54,8 +54,8 @@ def test_a_real_vocabulary_has_one_trace(nbytes: int, count: int, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [byte_level(small_merges()), sentencepiece(_WORDS)], ids=("bytes", "marks"))
 def test_texts_of_one_class_have_the_same_steps(kinds: Any, tmp_path: Path) -> None:
-    """No jump of the compiled code depends on a text: prose, scripts, white space, control-like text; nor does a line of
-    memory that it names, with AVX-512. All rounds are alike, so that fewer do."""
+    """No jump of the compiled code depends on a text: prose, scripts, white space, control-like text. Neither does a
+    line of memory that it names, with AVX-512. All rounds are alike, so that fewer do."""
     swept = forms(kinds)[1]
     encoder, tracer, traces = encoder_of(swept), StepTracer(kernels().address("encode_text"), tmp_path), set()
     encoder._fixed["ROUNDS"] = ROUNDS if WHOLE else 5

@@ -38,8 +38,8 @@ _OPERAND = np.dtype([("base", "i1"), ("index", "i1"), ("scale", "i1"), ("mask", 
 def _operands(path: str) -> NDArray[np.void]:
     """What each instruction of a library names, by its place in the file's memory."""
     tools("objdump", package="binutils")
-    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", path], check=True, capture_output=True, text=True).stdout
-    found = _INSTRUCTION.findall(text)
+    command = ["objdump", "-d", "--no-show-raw-insn", path]
+    found = _INSTRUCTION.findall(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     table = np.zeros(int(found[-1][0], 16) + 16, _OPERAND)
     for place, name, words in found:
         if "(" not in words or name == "lea" or "nop" in name + words or "%rip" in words:  # %rip leads to what is fixed
