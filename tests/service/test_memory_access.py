@@ -283,7 +283,7 @@ def _redacted(folder: Path, how: str, template: str | None) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("template", [None, THINKING], ids=("plain", "thinking"))
+@pytest.mark.parametrize("template", [None, pytest.param(THINKING, marks=pytest.mark.soak)], ids=("plain", "thinking"))
 def test_redacted_answers_are_those_of_open(template: str | None, tmp_path: Path) -> None:
     """Whole ones to the byte, streams in what they add up to."""
     found = _redacted(tmp_path / "oblivious", "oblivious", template)
