@@ -233,6 +233,7 @@ def _thoughts(folder: Path, how: str) -> list[Any]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_thoughts_are_those_of_open(tmp_path: Path) -> None:
     """Reasoning is told apart from content, and their bytes are the same."""
