@@ -2,12 +2,10 @@
 touched for all texts of a class of length.
 
 A look finds whether any rule's expression matches anywhere. Where none does, redaction leaves the
-text as it is. A look takes these steps, each over the whole text:
-
-    characters   of bytes (RFC 3629), moved to the front by steps of 1, 2, 4 and so on
-    classes      of each character, by tables of which each page is read for each character
-    matches      by the kernel `find_spans`, for which each place is a character of its own, so that
-                 its tables are read by places. It takes all turns of loops.
+text as it is. Bytes become characters (RFC 3629), which move to the front by steps of 1, 2, 4 and
+so on. Tables have the classes of characters, and each of their pages is read for each character.
+The kernel `find_spans` gets a text in which each place is a character of its own. So it reads its
+tables by places, and it takes all turns of loops.
 
 Detectors see folded texts (`detectors.folding`): their classes are unfolded here. A character that
 folds to none or to several counts as a match. So do `^` and `$` at any place, since the end of a
@@ -18,7 +16,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +37,10 @@ _LEADS = ((0xC0, 0x1F, 1), (0xE0, 0x0F, 2), (0xF0, 0x07, 3))  # first byte, its 
 _WORD = (1 << 32) - 1
 
 Ints = NDArray[np.int64]
+
+
+def _nothing() -> None:
+    """Let a look go on."""
 
 
 class _LookRoom:
@@ -143,17 +145,19 @@ class Looks:
             for first, each in zip(spelling.firsts, spelling.places, strict=True):
                 each.take(self._pages.ctypes.data, self._room.rows.ctypes.data + 8 * first, groups)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a text that are looked at in one go."""
-        return self._size
+    def work(self, length: int) -> int:
+        """How many words of streams `settled` takes for so many characters, roughly."""
+        return 2 * sum(each.work * (length + 2 * each.width + 1024) // 64
+                       for spelling in self._spellings for each in spelling.places)
 
-    def finds(self, text: memoryview) -> bool:
-        """Whether a rule may change a text in UTF-8."""
+    def finds(self, text: memoryview, between: Callable[[], None] = _nothing) -> bool:
+        """Whether a rule may change a text in UTF-8. `between` is called after each part, and may
+        raise to end the look."""
         found, at = False, 0
         while at == 0 or at + self._overlap < len(text):
             with self._turn:  # others look in between
                 found |= self._finds(text[at:at + self._size])
+            between()
             at += self._size - self._overlap
         return found
 

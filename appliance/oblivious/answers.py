@@ -205,6 +205,11 @@ class AnswerTexts:
         part, start, _ = self._place(number)
         return self._parts[part].view[start - self._lengths[number]:start]
 
+    def length(self, text: str) -> int:
+        """How many bytes a text has, at most, with others in the place of their stand-ins."""
+        return sum(self._lengths[number] if 0 <= (number := ord(each) - FIRST) < len(self._lengths) else _WIDTH
+                   for each in text)
+
     def guarded(self, text: str) -> str:
         """A text with stand-ins for the characters that would stand for others. The writer's turn
         is the caller's."""

@@ -174,7 +174,7 @@ def _kept(stand_ins: StandIns, rules: Sequence[Rule], looks: Looks | None, betwe
     if not rules or looks is None or not holds(text):
         return redact(rules, text, between)
     with contextlib.closing(joined(parts := stand_ins.parts_of(text))) as memory:
-        found = looks.finds(memory.view[:sum(map(len, parts))])
+        found = looks.finds(memory.view[:sum(map(len, parts))], between)
     if not found:
         return text
     changed = redact(rules, stand_ins.lift(text), between)

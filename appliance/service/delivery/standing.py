@@ -8,17 +8,16 @@ it is read again, and what has left is left out.
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 
 from appliance.detectors.looks import Looks
 from appliance.oblivious import AnswerTexts
-from appliance.service.admission.redaction import Redactor, Rule, redact
-
-_QUICK = 1024  # characters that are looked at in about a millisecond
+from appliance.service.admission.redaction import QUICK, Redactor, Rule, redact
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,8 @@ class StandingRedactor:
         """Return whether the next piece takes about a millisecond at most."""
         if self._redactor is not None:
             return self._redactor.quick(self._standing.lift(piece))
-        return len(self._text) - self._left + len(piece) <= _QUICK
+        held = self._standing.texts.length(self._text[self._left:] + piece)
+        return self._standing.looks.work(held) <= QUICK
 
     def feed(self, piece: str) -> str:
         """Take the next piece; return the text that is now certain."""
@@ -85,19 +85,13 @@ class StandingRedactor:
         ends = list(accumulate(sizes, initial=0))
         with contextlib.closing(memory):
             text = memory.view[:ends[-1]]
-            counts = [characters(text[start:end]) for start, end in pairwise(ends)]
-            bound = self._standing.looks.settled(text, sum(counts[:self._left - first]), final=final)
+            begun = np.cumsum(np.frombuffer(text, np.uint8) & 0xC0 != 0x80)  # characters of UTF-8
+            places = [int(begun[end - 1]) if end else 0 for end in ends]
+            bound = self._standing.looks.settled(text, places[self._left - first], final=final)
         if bound is None:
             return None
-        end, place = first, 0
-        while end < len(self._text) and (place := place + counts[end - first]) <= bound:
-            end += 1
+        end = max(first + bisect_right(places, bound) - 1, self._left)
         leaving = self._text[self._left:end]
-        self._skip += sum(counts[self._left - first:end - first])
-        self._left = max(self._left, end)
+        self._skip += places[end - first] - places[self._left - first]
+        self._left = end
         return leaving
-
-
-def characters(part: memoryview) -> int:
-    """How many characters a part of a text has, in whole characters of UTF-8."""
-    return int(np.count_nonzero(np.frombuffer(part, np.uint8) & 0xC0 != 0x80))
