@@ -51,7 +51,8 @@ def category(entry: Any, ascii_only: bool) -> Ranges:
     """Return the characters of a category such as `\\d`."""
     text, negated = _BASES[entry]
     pattern = re.compile(f"{text}+", re.ASCII if ascii_only else 0)
-    found = tuple(match.span() for match in pattern.finditer(_every_character()))
+    every = "".join(map(chr, range(128))) if ascii_only else _every_character()
+    found = tuple(match.span() for match in pattern.finditer(every))
     return complement(found) if negated else found
 
 

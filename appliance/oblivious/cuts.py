@@ -3,6 +3,7 @@ that they need."""
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ def cut_of(pre: PreTokenizer) -> Cut:
     return cut
 
 
+@functools.cache
 def ranges(cut: Cut) -> NDArray[np.int32]:
     """First code points and the class from there on (n, 2)."""
     kinds = np.full(0x110000, OTHER, np.int32)

@@ -255,7 +255,7 @@ def _pieces(_rest: str) -> bytes:
 def _stopped() -> bytes:
     """By Python's own search in all that came: what passes cannot become a stop string with what comes."""
     whole, found = kernel_search.text() + "c" * 90, list[str]()
-    for at in range(0, len(whole), 50):
+    for at in kernel_search.stopped(len(whole)):
         passed, number, came = [""], None, ""
         for start in range(at, at + 120, 3):
             came = whole[at:start + 3] if number is None else came
@@ -296,11 +296,11 @@ def _read() -> bytes:
     return b"|".join(found)
 
 
-def _written() -> bytes:
+def _written(answer: bytes) -> bytes:
     """By Python's decoder and its own JSON."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     return b"|".join(json.dumps(decoder.decode(bytes((each,))), ensure_ascii=False)[1:-1].encode()
-                     for each in kernel_search.answer())
+                     for each in answer)
 
 
 def _picked() -> bytes:
@@ -349,7 +349,8 @@ _ANSWERS: dict[str, Callable[[str], bytes]] = {
     "weigh": _weigh, "running": _running, "mark": _marked, "bring": _forward,
     "sort": _sorted, "add": _added, "place": _places, "encode": _encoded, "token": _pieces,
     "quote": lambda _rest: _read(), "read": lambda _rest: _read(),
-    "complete": lambda _rest: _written(), "write": lambda _rest: _written(),
+    "complete": lambda _rest: _written(kernel_search.characters()),
+    "write": lambda _rest: _written(kernel_search.quoted()),
     "lockstep": lambda _rest: b"all threads kept step",
 }
 

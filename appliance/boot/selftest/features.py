@@ -102,28 +102,30 @@ def tensors(name: str) -> dict[str, tuple[int, ...]]:
 class FeatureSource(tiny_model.FixedSource):
     """The weights of a feature's model."""
 
-    def __init__(self, name: str, *, every: bool = False) -> None:
-        """`every`: whether rows go through all experts."""
+    def __init__(self, name: str) -> None:
         super().__init__(FORMAT, tensors(name))
-        self._every = every
+        self.every = False
+        """Whether rows go through all experts."""
         self.tensors = {
             tensor: TensorInfo(tensor, FORMATS["F32" if is_vector(tensor, size) else FORMAT], size,
-                               0, 0) for tensor, size in tensors(name).items()}
+                               0, 0) for tensor, size in self._shapes.items()}
 
     def weight(self, name: str) -> KernelMatrix:
         """As of any model."""
         weight = super().weight(name)
-        return replace(weight, every=self._every and weight.runs > 1)
+        return replace(weight, every=True) if self.every and weight.runs > 1 else weight
 
 
 def logits(table: KernelTable, name: str) -> NDArray[np.float32]:
     """Logits (4, vocabulary): of the last positions of two pieces of a prompt, and of two more
     tokens. Zeros where rows that go through all experts, some at a time, give others."""
     shape = architecture_of(metadata(name))
-    found = _logits(table, FeatureSource(name), shape, ROWS)
+    source = FeatureSource(name)
+    found = _logits(table, source, shape, ROWS)
     if shape.mixture is None:
         return found
-    again = _logits(table, FeatureSource(name, every=True), shape, _CUT)
+    source.every = True
+    again = _logits(table, source, shape, _CUT)
     return found if found.tobytes() == again.tobytes() else np.zeros_like(found)
 
 

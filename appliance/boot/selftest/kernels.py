@@ -43,17 +43,22 @@ def quantise(table: KernelTable, kind: str, tokens: int, label: str, columns: in
     return out.view(np.uint8).tobytes()
 
 
-def product(table: KernelTable, name: str, tokens: int, columns: int) -> bytes:
-    """float32 (tokens, ROWS): twice the product, for it is first written and then added to."""
-    rows, kind = inputs.ROWS, activation_kind(name)
-    weights = inputs.packed(name, inputs.weights(name, rows, columns), rows, columns)
-    activations = inputs.placed(np.frombuffer(
-        quantise(table, kind, tokens, f"product {tokens}", columns), np.uint8))
-    out = Memory(4 * rows * tokens)
+def products(table: KernelTable, name: str) -> bytes:
+    """float32 (tokens, ROWS) of each size: twice the product, for it is first written and then
+    added to."""
+    rows, kind, found, packed = inputs.ROWS, activation_kind(name), [], dict[int, Memory]()
     call = table.function(f"product_{SHAPES[name].suffix}")
-    for accumulate in (0, 1):
-        call(weights.address, columns, activations.address, tokens, out.address, 4 * rows, accumulate, 0, rows // 16)
-    return out.view(np.uint8).tobytes()
+    for tokens, columns in inputs.products(name):
+        if columns not in packed:
+            packed[columns] = inputs.packed(name, inputs.weights(name, rows, columns), rows, columns)
+        activations = inputs.placed(np.frombuffer(
+            quantise(table, kind, tokens, f"product {tokens}", columns), np.uint8))
+        out = Memory(4 * rows * tokens)
+        for accumulate in (0, 1):
+            call(packed[columns].address, columns, activations.address, tokens, out.address, 4 * rows, accumulate, 0,
+                 rows // 16)
+        found.append(out.view(np.uint8).tobytes())
+    return b"".join(found)
 
 
 def gather(table: KernelTable, name: str) -> bytes:
@@ -91,8 +96,7 @@ def _quantise_answer(table: KernelTable, kind: str) -> bytes:
 
 
 def _product_answer(table: KernelTable, suffix: str) -> bytes:
-    name = _SUFFIXES[suffix]
-    return b"".join(product(table, name, *sizes) for sizes in inputs.products(name))
+    return products(table, _SUFFIXES[suffix])
 
 
 def _gather_answer(table: KernelTable, suffix: str) -> bytes:
@@ -143,7 +147,8 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(r"(find_spans)"), lambda table, _name: search.find_spans(table)),
     (re.compile(r"(find_stops)"), lambda table, _name: search.find_stops(table)),
     (re.compile(r"(quote_places|read_string)"), lambda table, _name: search.read_string(table)),
-    (re.compile(r"(complete_text|write_string)"), lambda table, _name: search.write_string(table)),
+    (re.compile(r"(complete_text)"), lambda table, _name: search.complete_text(table)),
+    (re.compile(r"(write_string)"), lambda table, _name: search.write_string(table)),
     (re.compile(r"(encode_text)"), lambda table, _name: search.encode_text(table)),
     (re.compile(r"(token_row)"), lambda table, _name: search.token_row(table)),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),

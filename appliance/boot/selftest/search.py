@@ -15,17 +15,17 @@ from appliance.text.tokenizer.tokenizer import byte_letters
 
 LETTERS = "aabbbcc1- \né"
 HELD = 60  # characters at the end of the text that are looked at as if more came
-PATTERNS = (
+PATTERNS = (  # ASCII where they ask for words: tables of all characters take longer than the search
     r"[ab]{1,78}[ab]{1,78}[c1]",  # runs, by doubling
     r"[^\n]{1,70}?c",  # a lazy run
     r"(?:ab|c){2,40}1?",  # a loop that counts, and planes
-    r"(?:ab|c){1,9}?\b",  # a lazy loop
+    r"(?a:(?:ab|c){1,9}?\b)",  # a lazy loop
     r"(?:a|ab)(?:b|bc){1,3}?",  # copies
     r"(?:a?b?){1,1}c?1?-?\n?é",  # parts that may be empty
     r"(?:ab){1,20}(?:ba){0,3}?",  # runs two characters wide
     r"a|bb|c1|-é\n?|1",  # alternatives
-    r"(?im)^[^a]{1,3}$|\Bc$",  # places
-    r"\A\w|.\Z|b\n$",
+    r"(?am)^[^a]{1,3}$|\Bc$",  # places
+    r"(?a)\A\w|.\Z|b\n$",
     "|".join(chr(code) for code in range(0x100, 0x150)) + "|a[^bé]",  # more classes than a word has bits
 )
 
@@ -80,10 +80,15 @@ def token_row(table: KernelTable) -> bytes:
 STOPS = ("a1", "bbb", "aabb", "bb", "- \né", "c" * 70, "é" + "a" * 90)  # more bytes than a word has bits
 
 
+def stopped(count: int) -> range:
+    """Return where parts of a text of `count` characters begin; one of them is its end."""
+    return range(count - 90, -1, -250)
+
+
 def find_stops(table: KernelTable) -> bytes:
     """Return what passes of the text's parts, each in pieces of 3 characters, and what ended it."""
     whole, found = text() + "c" * 90, list[bytes]()
-    for at in range(0, len(whole), 50):
+    for at in stopped(len(whole)):
         stops = SweptStops(STOPS, table)
         passed = [stops.push(whole[start:start + 3]) for start in range(at, at + 120, 3)]
         found += ["|".join([*passed, stops.flush(), str(stops.found)]).encode()]
@@ -113,18 +118,33 @@ def read_string(table: KernelTable) -> bytes:
     return b"|".join(found)
 
 
-def answer() -> bytes:
-    """Return an answer's bytes, each of which is a token: text, parts of characters, any bytes."""
-    whole = "".join(map(chr, range(40))) + '\x7f"\\é中😀\ufffd' * 3
+def characters() -> bytes:
+    """Return an answer's bytes, each of which is a token: whole characters, parts of some, any
+    bytes."""
     parts = [bytes((lead, second, *rest, 97)) for lead in (0xC1, 0xC2, 0xE0, 0xE1, 0xED, 0xF0, 0xF1, 0xF4, 0xF5)
-             for second in (0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC2) for rest in ((), (0x80,), (0xBF, 0x80))]
-    return whole.encode() + b"".join(parts) + inputs.stream("answer", 500).tobytes()
+             for second in (0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC2)
+             for rest in ((), (0xBF, 0x80)[:1 + (lead > 0xEF)])]
+    return "é中😀".encode() + b"".join(parts) + inputs.stream("answer", 100).tobytes()
+
+
+def quoted() -> bytes:
+    """Return an answer's bytes: what JSON writes as it is, and what it does not."""
+    return ("".join(map(chr, range(40))) + '\x7f"\\é中😀\ufffd' * 3).encode() + inputs.stream("quoted", 60).tobytes()
+
+
+def complete_text(table: KernelTable) -> bytes:
+    """Return the text that comes with each token of `characters`, as JSON has it."""
+    return _told(table, characters())
 
 
 def write_string(table: KernelTable) -> bytes:
-    """Return the text that comes with each token of an answer, as JSON has it."""
+    """Return the text that comes with each token of `quoted`, as JSON has it."""
+    return _told(table, quoted())
+
+
+def _told(table: KernelTable, answer: bytes) -> bytes:
     tokenizer = vocabulary("gpt-2")
     tokens = {tokenizer.piece(token): token for token in range(256)}
     texts = AnswerTexts(Sweeps(tokenizer, table).writer)
     swept = texts.begin((), ())
-    return b"|".join(texts.fill(swept.push(tokens[bytes((each,))]).encode()) for each in answer())
+    return b"|".join(texts.fill(swept.push(tokens[bytes((each,))]).encode()) for each in answer)

@@ -9,6 +9,7 @@ alone, which IEEE 754 defines.
 from __future__ import annotations
 
 import decimal
+import functools
 import math
 
 import numpy as np
@@ -64,10 +65,13 @@ def query_scales(scale: float, temperature: float, step: int, context: int) -> N
     return np.array(factors, np.float32)
 
 
+@functools.lru_cache(16)
 def _powers(base: float, pairs: int) -> Doubles:
     """base^(-i / pairs) for each pair i."""
     with decimal.localcontext(decimal.Context(prec=40)):
-        return np.array([float(decimal.Decimal(base) ** (decimal.Decimal(-pair) / pairs)) for pair in range(pairs)])
+        found = np.array([float(decimal.Decimal(base) ** (decimal.Decimal(-pair) / pairs)) for pair in range(pairs)])
+    found.flags.writeable = False
+    return found
 
 
 def _series(coefficients: tuple[float, ...], x: Doubles) -> Doubles:
