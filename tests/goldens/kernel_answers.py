@@ -369,11 +369,12 @@ def passes(name: str) -> bytes:
 
 def feature(name: str) -> bytes:
     """Logits of a feature's model: of the last positions of two pieces of a prompt, and of two more tokens."""
-    keys = [_key(key, value) for key, value in features.metadata(name).items()]
+    header, prompt = features.metadata(name), features.prompt(name)
+    keys = [_key(key, value) for key, value in header.items()]
     model = plain_engine.Model(ggufs.build(keys, _tensors(features.FORMAT, features.tensors(name))), "f16",
-                               features.CONTEXT)
-    found = model.logits([*features.TOKENS, 7, 3])
-    return found[[44, len(features.TOKENS) - 1, -2, -1]].tobytes()
+                               header[f"{header['general.architecture']}.context_length"])
+    found = model.logits([*prompt, 7, 3])
+    return found[[44, len(prompt) - 1, -2, -1]].tobytes()
 
 
 def _key(key: str, value: object) -> bytes:

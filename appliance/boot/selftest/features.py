@@ -25,11 +25,11 @@ from appliance.models.file.quants import FORMATS
 from appliance.models.sources.source import KernelMatrix
 
 FORMAT = "Q8_0"
-CONTEXT = 128
-TOKENS = [(11 * i + 5) % 96 for i in range(70)]  # more positions than a page
+_CONTEXT = 128
+_MOST = 264  # positions: more than one attention span
 _CUT = 45
 _SIZES: dict[str, Any] = {
-    "block_count": 2, "context_length": CONTEXT, "embedding_length": 64, "feed_forward_length": 96, "vocab_size": 96,
+    "block_count": 2, "context_length": _CONTEXT, "embedding_length": 64, "feed_forward_length": 96, "vocab_size": 96,
     "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 32, "attention.value_length": 32}
 _WINDOWS = {"attention.sliding_window": 20, "attention.sliding_window_pattern": 2}
 _EXPERTS = {"expert_count": 12, "expert_used_count": 4}
@@ -40,6 +40,7 @@ _STATES = {"full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size":
 
 # By what is tested: the family that has it, and the keys of its header beside the sizes.
 FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "spans": ("llama", {"context_length": 512}),
     "halves": ("qwen3", {"attention.key_length": 48, "attention.value_length": 48}),
     "window": ("gemma3", {**_WINDOWS, "final_logit_softcapping": 5.0, "attention.head_count_kv": 1}),
     "sizes": ("gemma4", {**_WINDOWS, "attention.key_length": 64, "attention.value_length": 64,
@@ -76,6 +77,12 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
                           "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                           "rope.scaling.original_context_length": 16}),
 }
+
+
+def prompt(name: str) -> list[int]:
+    """Tokens of a feature's prompt: more than a page, and more than a span of attention where that
+    is the feature."""
+    return [(11 * i + 5) % 96 for i in range(_MOST if name == "spans" else 70)]
 
 
 def metadata(name: str) -> dict[str, Any]:
@@ -121,23 +128,24 @@ def logits(table: KernelTable, name: str) -> NDArray[np.float32]:
     tokens. Zeros where rows that go through all experts, some at a time, give others."""
     shape = architecture_of(metadata(name))
     source = FeatureSource(name)
-    found = _logits(table, source, shape, ROWS)
+    found = _logits(table, source, shape, prompt(name), ROWS)
     if shape.mixture is None:
         return found
     source.every = True
-    again = _logits(table, source, shape, _CUT)
+    again = _logits(table, source, shape, prompt(name), _CUT)
     return found if found.tobytes() == again.tobytes() else np.zeros_like(found)
 
 
-def _logits(table: KernelTable, source: FeatureSource, shape: Architecture, most: int) -> NDArray[np.float32]:
+def _logits(table: KernelTable, source: FeatureSource, shape: Architecture, tokens: list[int],
+            most: int) -> NDArray[np.float32]:
     """As `logits`, of a source, in buffers for `most` rows."""
     rows = []
     with Pool(table, tiny_model.THREADS) as pool:
-        cache = KVCache(shape, 1, CONTEXT)
+        cache = KVCache(shape, 1, shape.context_length)
         forward = Forward(source, shape, check_tensors(shape, source.tensors), cache, table, pool, rows=most)
-        end = len(TOKENS)
+        end = len(tokens)
         for first, last in ((0, _CUT), (_CUT, end)):
-            rows.append(forward.run(TOKENS[first:last], range(first, last), [0] * (last - first), [last - first - 1])
+            rows.append(forward.run(tokens[first:last], range(first, last), [0] * (last - first), [last - first - 1])
                         .copy())
         rows += [forward.run([token], [end + index], [0], [0]).copy() for index, token in enumerate((7, 3))]
         forward.release()

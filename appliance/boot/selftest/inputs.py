@@ -33,8 +33,8 @@ def products(name: str) -> list[tuple[int, int]]:
     """(tokens, columns) of a format's products; other sizes run no more of a kernel's code (tested
     where it runs)."""
     elements = quants.FORMATS[name].elements
-    short = 2 * elements if elements > 32 else 19 * 32  # not whole runs of blocks
-    floats = [(tokens, 208) for tokens in MORE_FLOATS] if elements == 1 else []
+    short = 2 * elements if elements > 32 else 19 * 32 if elements > 1 else 208  # not whole runs of blocks
+    floats = [(tokens, short) for tokens in MORE_FLOATS] if elements == 1 else []
     return [*((tokens, COLUMNS) for tokens in TOKENS), *((tokens, short) for tokens in MORE_TOKENS), *floats]
 
 
