@@ -95,14 +95,6 @@ def _quantise_answer(table: KernelTable, kind: str) -> bytes:
     return b"".join(quantise(table, kind, tokens, f"quantise {tokens}") for tokens in inputs.TOKENS)
 
 
-def _product_answer(table: KernelTable, suffix: str) -> bytes:
-    return products(table, _SUFFIXES[suffix])
-
-
-def _gather_answer(table: KernelTable, suffix: str) -> bytes:
-    return gather(table, _SUFFIXES[suffix])
-
-
 def _lockstep_answer(table: KernelTable, _name: str) -> bytes:
     """Every kernel of the pool takes part in starting, running and stopping one."""
     with Pool(table, 2) as pool:
@@ -110,26 +102,14 @@ def _lockstep_answer(table: KernelTable, _name: str) -> bytes:
     return _IN_STEP
 
 
-def _step_answer(table: KernelTable, name: str) -> bytes:
-    return tiny_model.logits(table, name).tobytes()
-
-
-def _feature_answer(table: KernelTable, name: str) -> bytes:
-    return features.logits(table, name).tobytes()
-
-
-def _query_answer(table: KernelTable, _name: str) -> bytes:
-    return attention.query(table)
-
-
 Case = Callable[[KernelTable, str], bytes]
 _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(rf"quantise_({'|'.join(ACTIVATIONS)})"), _quantise_answer),
-    (re.compile(rf"product_({'|'.join(_SUFFIXES)})"), _product_answer),
-    (re.compile(rf"gather_({'|'.join(_SUFFIXES)})"), _gather_answer),
+    (re.compile(rf"product_({'|'.join(_SUFFIXES)})"), lambda table, suffix: products(table, _SUFFIXES[suffix])),
+    (re.compile(rf"gather_({'|'.join(_SUFFIXES)})"), lambda table, suffix: gather(table, _SUFFIXES[suffix])),
     (re.compile(r"lockstep_(run|work|stop|spin|probe)"), _lockstep_answer),
     (re.compile(rf"remember_({'|'.join(CACHE_FORMATS)})"), attention.remember),
-    (re.compile(r"(query_q8)"), _query_answer),
+    (re.compile(r"(query_q8)"), lambda table, _name: attention.query(table)),
     (re.compile(rf"attend_({'|'.join(CACHE_FORMATS)})"), attention.attend),
     (re.compile(r"(pick_pieces)"), lambda table, _name: pick(table)),
     (re.compile(r"(pack_rows)"), pack),
@@ -137,22 +117,14 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(r"(fetch_plain)"), lambda table, _name: fetch.fetch_plain(table)),
     (re.compile(r"(fetch_sealed)/run"), lambda table, _name: fetch.fetch_sealed_run(table)),
     (re.compile(r"(fetch_plain)/run"), lambda table, _name: fetch.fetch_plain_run(table)),
-    (re.compile(r"(weigh_logits)"), lambda table, _name: sums.weigh_logits(table)),
-    (re.compile(r"(running_sums)"), lambda table, _name: sums.running_sums(table)),
-    (re.compile(r"(mark_highest)"), lambda table, _name: sums.mark_highest(table)),
-    (re.compile(r"(bring_forward)"), lambda table, _name: sums.bring_forward(table)),
-    (re.compile(r"(sort_pairs)"), lambda table, _name: sums.sort_pairs(table)),
-    (re.compile(r"(add_up)"), lambda table, _name: sums.add_up(table)),
-    (re.compile(r"(place_of_draw)"), lambda table, _name: sums.place_of_draw(table)),
-    (re.compile(r"(find_spans)"), lambda table, _name: search.find_spans(table)),
-    (re.compile(r"(find_stops)"), lambda table, _name: search.find_stops(table)),
+    (re.compile(r"(weigh_logits|running_sums|mark_highest|bring_forward|sort_pairs|add_up|place_of_draw)"),
+     lambda table, name: getattr(sums, name)(table)),
+    (re.compile(r"(find_spans|find_stops|encode_text|token_row|complete_text|write_string)"),
+     lambda table, name: getattr(search, name)(table)),
     (re.compile(r"(quote_places|read_string)"), lambda table, _name: search.read_string(table)),
-    (re.compile(r"(complete_text)"), lambda table, _name: search.complete_text(table)),
-    (re.compile(r"(write_string)"), lambda table, _name: search.write_string(table)),
-    (re.compile(r"(encode_text)"), lambda table, _name: search.encode_text(table)),
-    (re.compile(r"(token_row)"), lambda table, _name: search.token_row(table)),
-    (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
-    (re.compile(rf"step/feature/({'|'.join(features.FEATURES)})"), _feature_answer),
+    (re.compile(rf"step/({'|'.join(SHAPES)})"), lambda table, name: tiny_model.logits(table, name).tobytes()),
+    (re.compile(rf"step/feature/({'|'.join(features.FEATURES)})"),
+     lambda table, name: features.logits(table, name).tobytes()),
 )
 
 
