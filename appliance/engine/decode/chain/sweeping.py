@@ -72,16 +72,30 @@ class Sweep:
 
     def highest(self, logits: NDArray[np.float32], count: int) -> Mask:
         """Mark the `count` highest, as `ordering.highest` chooses them."""
-        marks = self.rows.marks[:logits.size]
-        self._mark(logits.ctypes.data, logits.size, min(count, logits.size), marks.ctypes.data)
-        mask: Mask = marks != 0
+        self._mark_highest(logits, count)
+        mask: Mask = self.rows.marks[:logits.size] != 0
         return mask
+
+    def _mark_highest(self, logits: NDArray[np.float32], count: int) -> None:
+        marks = self.rows.marks
+        marks[logits.size:] = 0
+        self._mark(logits.ctypes.data, logits.size, min(count, logits.size), marks.ctypes.data)
 
     def forward(self, values: NDArray[Any], names: Whole, mask: Mask, hole: int) -> int:
         """Move what is marked in two rows of `Rows` to the front; how many they are."""
         marks = self.rows.marks
         marks[mask.size:] = 0
         np.copyto(marks[:mask.size], mask)
+        return self._move(values, names, hole)
+
+    def highest_forward(self, size: int, count: int) -> int:
+        """Move the `count` highest of the first `size` logits in `Rows`, and their tokens, to the
+        front; how many they are."""
+        self._mark_highest(self.rows.logits[:size], count)
+        return self._move(self.rows.logits, self.rows.tokens, int(HOLE.view(np.int32)))
+
+    def _move(self, values: NDArray[Any], names: Whole, hole: int) -> int:
+        marks = self.rows.marks
         return int(self._forward(values.ctypes.data, names.ctypes.data, marks.ctypes.data, marks.size, hole))
 
     def packed(self, values: Reals, mask: Mask, out: Reals) -> int:
@@ -134,7 +148,7 @@ class Sweep:
         if not count:
             return own, []
         np.copyto(rows.tokens, rows.places)
-        self.forward(rows.logits, rows.tokens, self.highest(rows.logits[:size], count), int(HOLE.view(np.int32)))
+        self.highest_forward(size, count)
         some = rows.logits[:count]
         order = np.argsort(np.negative(some, out=rows.low.view(np.float32)[:count]), kind="stable")
         return own, [(int(rows.tokens[place]), float(some[place])) for place in order]

@@ -1,5 +1,4 @@
-"""The order of logits, and rows with an entry for each token, without an address that depends on
-either.
+"""The order of logits, and rows with an entry a token; no address depends on either.
 
     mark_highest(logits, count, most, marks)
     count = bring_forward(values, names, marks, count, hole)
@@ -7,15 +6,14 @@ either.
     add_up(row, pages, places, values, count, highest)
 
 `mark_highest` writes 1 (int32) for the `most` highest of `count` float32 logits, of equals at the
-border for the first ones, and 0 for the others. It finds the border bit by bit.
+border for the first ones, and 0 for the others, in whole vectors. It finds the border bit by bit.
 
 `bring_forward` moves the marked entries of two rows of 4 bytes each to the front, in their order,
 and returns how many they are. Other entries become `hole`, and 0 in `names`. It takes steps of 1,
 2, 4 and so on. `count` is a multiple of 16; 64 bytes behind `marks` are zeros.
 
-`sort_pairs` sorts int64 pairs in ascending order: by key, then by payload. `count` is a power of
-two from 16 on. Rows begin at multiples of 64. Source: K. E. Batcher, "Sorting networks and their
-applications", 1968.
+`sort_pairs` sorts int64 pairs by key, then by payload. `count` is a power of two from 16 on. Rows
+begin at multiples of 64. Source: K. E. Batcher, "Sorting networks and their applications", 1968.
 
 `add_up` adds an int32 at each of `count` places (int64) of a row in pages of int32; with `highest`
 the larger of both stays.
@@ -43,11 +41,13 @@ from appliance.kernels.compiler.vector import (
     operation,
     set_i32,
     splat_i32,
+    sum_i32,
 )
 
 _SIGN = 0x7FFFFFFF
 _HALF = 8  # int64 of a vector
-PAGE = 4096
+PAGE, LAST = 4096, [LANES - 1] * LANES
+NEAR, PART = 8, 256  # steps that follow each other, the longest shorter than a part
 
 
 def _ordered(value: Val) -> Val:
@@ -56,62 +56,62 @@ def _ordered(value: Val) -> Val:
     return bits ^ (bits.sar(31) & _SIGN)
 
 
-@operation(i64, i64)
-def order_of(code: Code, address: Val) -> Val:
-    """The place of a logit in the order of all float32 numbers."""
-    return _ordered(code.load(address, F32)).convert("sext", I64)
+def _through(lanes: Val) -> Val:
+    """Emit the sums up to each lane, itself included."""
+    for step in (1, 2, 4, 8):
+        lanes = lanes + lanes.shuffle([lane - step if lane >= step else LANES for lane in range(LANES)], lanes.like(0))
+    return lanes
+
+
+@operation(types.void, i64, i64, i64)
+def write_orders(code: Code, logits: Val, count: Val, to: Val) -> None:
+    """The order of up to 16 logits among all float32 numbers; lanes behind them are the lowest."""
+    lanes = Val(code, ir.Constant(vector(I32, LANES), list(range(LANES))))
+    there = lanes.compare("<", code.splat(count.convert("trunc", I32), LANES))
+    row = Val(code, code.b.inttoptr(logits.ir, ir.PointerType(vector(F32, LANES))))
+    nothing = code.constant(vector(F32, LANES), 0)
+    read = code.call(f"llvm.masked.load.v{LANES}f32.p0", nothing.type, row, code.constant(I32, 4), there, nothing)
+    code.store(to, there.select(_ordered(read), code.constant(vector(I32, LANES), -1 << 31)))
 
 
 @operation(i32x16, i64, i32, i32x16)
-def counted(code: Code, logits: Val, border: Val, before: Val) -> Val:
-    """16 counts, one more where a logit is at the border or above it."""
-    reaches = _ordered(code.load(logits, F32, LANES)).compare(">=", code.splat(border, LANES))
+def counted(code: Code, orders: Val, border: Val, before: Val) -> Val:
+    """16 counts, one more where a place is at the border or above it."""
+    reaches = code.load(orders, I32, LANES).compare(">=", code.splat(border, LANES))
     return before + reaches.convert("zext", I32)
 
 
-@operation(i64, i32x16)
-def added(code: Code, counts: Val) -> Val:
-    """The sum of 16 counts."""
-    return code.call("llvm.vector.reduce.add.v16i32", I32, counts).convert("sext", I64)
-
-
-@operation(i32, i64)
-def narrow(code: Code, value: Val) -> Val:
-    """The low half of a word."""
-    return value.convert("trunc", I32)
-
-
-@device(inline=False)
-def reaching(logits: int, count: int, border: int) -> int:
-    """How many logits are at a border or above it."""
-    counts, whole = splat_i32(0), count - count % LANES
-    for i in range(0, whole, LANES):
-        counts = counted(logits + 4 * i, narrow(border), counts)
-    total = added(counts)
-    for i in range(whole, count):
-        total += pick(order_of(logits + 4 * i) >= border, 1, 0)
-    return total
+@operation(i32x16, i64, i32, i32x16)
+def marked(code: Code, orders: Val, border: Val, left: Val) -> Val:
+    """Write the marks of 16 places, so many equals of the border among them; how many are left."""
+    order, edge = code.load(orders, I32, LANES), code.splat(border, LANES)
+    equal = order.compare("==", edge).convert("zext", I32)
+    number = _through(equal)
+    code.store(orders, order.compare(">", edge).convert("zext", I32) | (
+        number.compare("<=", left).convert("zext", I32) & equal))
+    return left - number.shuffle(LAST)
 
 
 @kernel("mark_highest", "void(i8,i8,i8,i8)")
 def mark_highest(logits: int, count: int, most: int, marks: int) -> None:
     """Mark them."""
-    border = -1 << 31
-    for bit in range(31, -1, -1):
-        higher = border + (1 << bit)
-        border = pick(reaching(logits, count, higher) >= most, higher, border)
-    equal = most - reaching(logits, count, border + 1)
-    for i in range(count):
-        order = order_of(logits + 4 * i)
-        same = pick((order == border) & (equal > 0), 1, 0)
-        set_i32(marks + 4 * i, same | pick(order > border, 1, 0))
-        equal -= same
+    for i in range(0, count, LANES):
+        write_orders(logits + 4 * i, count - i, marks + 4 * i)
+    border, reaching = -1 << 31, 0
+    for bit in range(31, -2, -1):  # in the end, how many are above the border
+        higher, counts = border + (1 << max(bit, 0)), splat_i32(0)
+        for i in range(0, count, LANES):
+            counts = counted(marks + 4 * i, i32(higher), counts)
+        reaching = i64(sum_i32(counts))
+        border = pick((reaching >= most) & (bit >= 0), higher, border)
+    left = splat_i32(i32(most - reaching))
+    for i in range(0, count, LANES):
+        left = marked(marks + 4 * i, i32(border), left)
     clear_vectors()
 
 
 def _moved(code: Code, row: Val, lanes: tuple[Val, Val, Val], hole: Val, zero: Val) -> None:
-    """Emit the step of a row: what comes from `far`, else a hole where something goes, else what is
-    there. See `sweep` for the zero."""
+    """Emit a row's step: what comes, a hole where something goes, else what is there. See `sweep`."""
     comes, goes, far = lanes
     there, here = loaded(code, code.load(row + far, I32, LANES), code.load(row, I32, LANES))
     code.store(row, comes.select(there, goes.select(hole, here + zero)))
@@ -129,33 +129,44 @@ def step_forward(code: Code, values: Val, names: Val, away: Val, step: Val, hole
     code.store(away, comes.select(there - bits, goes.select(nothing, here + nothing)))
 
 
+@operation(i32x16, i64, i64, i64, i32, i32, i32x16)
+def write_away(code: Code, values: Val, names: Val, marks: Val, hole: Val, zero: Val, gone: Val) -> Val:
+    """Write in the place of each of 16 marks how far its entry moves; how many are gone by then."""
+    value, name, mark = loaded(code, *(code.load(row, I32, LANES) for row in (values, names, marks)))
+    keeps, nothing = mark.compare("!=", 0), code.splat(zero, LANES)
+    before = gone + _through(mark.compare("==", 0).convert("zext", I32))
+    code.store(values, keeps.select(value + nothing, code.splat(hole, LANES)))
+    code.store(names, keeps.select(name + nothing, nothing))
+    code.store(marks, keeps.select(before, nothing))
+    return before.shuffle(LAST)
+
+
 @device(inline=False)
-def count_away(values: int, names: int, marks: int, count: int, hole: int, zero: int) -> int:
-    """Write in the place of each mark how far its entry moves; how many are marked."""
-    gone = 0
-    for i in range(count):
-        keeps = get_i32(marks + 4 * i) != 0
-        value, name = i64(get_i32(values + 4 * i)) + zero, i64(get_i32(names + 4 * i)) + zero
-        set_i32(values + 4 * i, pick(keeps, value, hole))
-        set_i32(names + 4 * i, pick(keeps, name, 0))
-        set_i32(marks + 4 * i, pick(keeps, gone, zero))
-        gone += pick(keeps, 0, 1)
-    return count - gone
+def move(values: int, names: int, marks: int, first: int, end: int, step: int, count: int, hole: int) -> None:
+    """Move entries from `first` to `end` of `count` by a step."""
+    whole, zero = count if step < LANES else count - step, i32(values & 63)
+    for i in range(first, min(end, count), LANES):
+        far = 4 * step if i < whole else 0
+        step_forward(values + 4 * i, names + 4 * i, marks + 4 * i, i32(step), i32(hole), far, zero)
 
 
 @kernel("bring_forward", "i8(i8,i8,i8,i8,i8)")
 def bring_forward(values: int, names: int, marks: int, count: int, hole: int) -> int:
-    """Move them; how many they are."""
-    zero, step = values & 63, 1
-    kept = count_away(values, names, marks, count, hole, zero)
+    """Move them; how many they are. Short steps follow each other a part apart: it stays cached."""
+    gone, step = splat_i32(0), 1 << NEAR
+    for part in range(0, count + PART * (NEAR + 1), PART):
+        for i in range(part, min(part + PART, count), LANES):
+            gone = write_away(values + 4 * i, names + 4 * i, marks + 4 * i, i32(hole), i32(values & 63), gone)
+        for number in range(NEAR):
+            first = part - PART * (number + 1)
+            if first >= 0 and 1 << number < count:
+                move(values, names, marks, first, first + PART, 1 << number, count, hole)
+    away = i64(sum_i32(gone)) // LANES
     while step < count:
-        whole = count if step < LANES else count - step
-        for i in range(0, count, LANES):
-            far = 4 * step if i < whole else 0
-            step_forward(values + 4 * i, names + 4 * i, marks + 4 * i, narrow(step), narrow(hole), far, narrow(zero))
+        move(values, names, marks, 0, count, step, count, hole)
         step *= 2
     clear_vectors()
-    return kept
+    return count - away
 
 
 def _more(x: Val, y: Val, s: Val, t: Val) -> Any:

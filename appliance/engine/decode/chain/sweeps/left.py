@@ -59,7 +59,9 @@ class SweptCandidates(Candidates):
 
     def keep_highest(self, count: int) -> None:
         """Keep the `count` highest, at most `MOST`, and go on with short rows."""
-        self.keep(self.highest(count))
+        self._settle()
+        size = self._own_rows()
+        self._left = self._sweep.highest_forward(size, min(count, self._left))
         self._shorten()
 
     def token(self, place: int) -> int:
@@ -107,14 +109,20 @@ class SweptCandidates(Candidates):
 
     def _forward(self, mask: Mask) -> None:
         """Go on with those of a mask."""
+        rows = self._sweep.rows
+        self._own_rows()
+        self._left = self._sweep.forward(rows.logits, rows.tokens, mask, _HOLE_BITS)
+
+    def _own_rows(self) -> int:
+        """Go on with rows of our own; how many of their logits there are, holes included."""
         rows, size = self._sweep.rows, self._all.size
         if self._tokens is None:
             np.copyto(rows.tokens, rows.places)
         if self._all is not rows.logits:
             rows.logits[size:] = HOLE
             np.copyto(rows.logits[:size], self._all)
-        self._left = self._sweep.forward(rows.logits, rows.tokens, mask, _HOLE_BITS)
         self._all, self._tokens, self._own = rows.logits, rows.tokens, True
+        return size
 
     def _shorten(self) -> None:
         """Go on with short rows, where the vocabulary is longer."""
