@@ -96,7 +96,7 @@ def _blocks() -> Iterator[Any]:
         chosen = [each for place, each in enumerate(("F16", "Q4_1", "Q6_K", "IQ4_XS"))
                   if name == (names[-1], names[0])[place % 2]]
         if chosen:
-            yield pytest.param(name, chosen, id=name)
+            yield pytest.param(name, chosen, marks=pytest.mark.guests, id=name)
         yield pytest.param(name, sorted(set(SHAPES) - {*chosen}), marks=pytest.mark.soak, id=f"{name}-others")
 
 

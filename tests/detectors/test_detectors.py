@@ -36,12 +36,11 @@ from tests.support import pace
 from tests.support.extent import examples
 
 SET = Path(__file__).with_name("labelled.jsonl.gz")
-ALL = Detection(table.DETECTORS, load())
 
 
 @functools.cache
 def _detection(*names: str) -> Detection:
-    return Detection(table.chosen(names), load()) if names else ALL
+    return Detection(table.chosen(names) if names else table.DETECTORS, load())
 
 
 def _found(text: str, *names: str) -> list[tuple[int, int, str]]:
@@ -249,14 +248,18 @@ PIECES = st.sampled_from([*(each for text, _ in FINDS for each in (text, text[:9
 def test_pieces_add_up_to_the_redacted_whole(parts: list[str], cuts: int) -> None:
     """However a text is cut, with patterns after the detectors."""
     text = "".join(parts)
-    rules = [ALL, Substitution.compile("p", r"\[email\]|born", "<x>")]
+    rules = [_detection(), Substitution.compile("p", r"\[email\]|born", "<x>")]
     redactor = Redactor(rules)
     pieces = [redactor.feed(text[place:place + cuts]) for place in range(0, len(text), cuts)]
     assert redact(rules, text) == "".join([*pieces, redactor.finish()])
 
 
 OPENING = next(each for each in table.DETECTORS if each.opening)
-FISCAL = Automaton(OPENING.expression, load())
+
+
+@functools.cache
+def _fiscal() -> Automaton:
+    return Automaton(OPENING.expression, load())
 
 
 @settings(max_examples=examples(300, 5000), deadline=None)
@@ -264,7 +267,7 @@ FISCAL = Automaton(OPENING.expression, load())
 def test_an_opening_is_where_the_automaton_goes_on(parts: list[str]) -> None:
     """The expression for a candidate's beginning finds the place from which the automaton's paths run into the end."""
     text = "".join(parts)
-    paths = FISCAL.undecided(points(text), 0)
+    paths = _fiscal().undecided(points(text), 0)
     begun = re.search(OPENING.opening, text)
     assert (int(paths[0]) if len(paths) else None) == (None if begun is None else begun.start())
 
@@ -282,7 +285,7 @@ def test_channels_of_an_answer_are_redacted_apart() -> None:
             return []
 
     async def joined() -> dict[str, str]:
-        channels, texts = Channels(0, [ALL], Reader()), defaultdict(str)  # type: ignore[arg-type]
+        channels, texts = Channels(0, [_detection()], Reader()), defaultdict(str)  # type: ignore[arg-type]
         events = await channels._all([Call(0, "mail bob@x.com")])
         for piece in ('a:{"to": "eve@exa', 'a:mple.com"}', "t:ann@exa", "t:mple.com", "s:4111 1111 11", "s:11 1111."):
             events += await channels.push(piece)
@@ -297,10 +300,10 @@ def test_channels_of_an_answer_are_redacted_apart() -> None:
 def test_every_cut_of_two_adds_up() -> None:
     """Each table's text, cut in two at every character and into single ones."""
     for text, _ in FINDS:
-        whole = ALL.apply(text, lambda: None)
+        whole = _detection().apply(text, lambda: None)
         cuts = [[text[:place], text[place:]] for place in range(len(text))]
         for pieces in [*cuts[::examples(3, 1)], list(text)]:
-            stage = ALL.stage()
+            stage = _detection().stage()
             assert whole == "".join([stage.feed(piece) for piece in pieces] + [stage.finish()]), pieces
 
 
@@ -308,17 +311,17 @@ def test_a_private_key_up_to_the_bound() -> None:
     """A key of RSA with 4,096 bits in PEM, one line broken in JSON; text after it stays."""
     body = "\n".join("MIIJKAIBAAKCAgEA0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKL" for _ in range(51))
     key = f"-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----"
-    assert "a [secret] b" == ALL.apply(f"a {key} b", lambda: None)
+    assert "a [secret] b" == _detection().apply(f"a {key} b", lambda: None)
     quoted = json.dumps({"key": key})
-    assert '{"key": "[secret]"}' == ALL.apply(quoted, lambda: None)
-    stage = ALL.stage()
+    assert '{"key": "[secret]"}' == _detection().apply(quoted, lambda: None)
+    stage = _detection().stage()
     pieces = [stage.feed(f"a {key} b"[place:place + 7]) for place in range(0, len(key) + 4, 7)]
     assert "a [secret] b" == "".join([*pieces, stage.finish()])
 
 
 def test_what_has_left_is_not_kept() -> None:
     """A long stream takes no more memory than its context."""
-    stage = ALL.stage()
+    stage = _detection().stage()
     for _ in range(200):
         stage.feed("some words and 12 numbers, bob@example.com. ")
     assert len(stage._folded.source) < 1000
@@ -332,14 +335,14 @@ def test_time_is_linear_in_the_text(text: str) -> None:
     """Texts made to be slow: 64 Ki characters take some tenths of a second."""
     whole = text * (65536 // len(text))
     started = time.process_time()
-    ALL.apply(whole, lambda: None)
+    _detection().apply(whole, lambda: None)
     assert pace.within(time.process_time() - started, 1.5)
 
 
 def test_characters_without_width_are_folded_once() -> None:
     """A number that may go on is held back with all of them, however many slices they fill."""
     started = time.process_time()
-    assert "x 41" + "\u200b" * (1 << 20) == ALL.apply("x 41" + "\u200b" * (1 << 20), lambda: None)
+    assert "x 41" + "\u200b" * (1 << 20) == _detection().apply("x 41" + "\u200b" * (1 << 20), lambda: None)
     assert pace.within(time.process_time() - started, 1.0)
 
 

@@ -17,7 +17,7 @@ from tests.support.environment import children_unmeasured
 pytest.importorskip("numba")
 
 
-@pytest.mark.slow
+@pytest.mark.guests  # kernels of another build
 @pytest.mark.parametrize("kind", ["q8"])
 def test_debug_build(kind):
     """A whole pass has the bits of the release build; each spoiled word is found as what it is, and nothing is hurt."""

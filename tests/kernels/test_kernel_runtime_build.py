@@ -82,7 +82,7 @@ def run(code: str, *words: object) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.guests  # kernels of another build
 def test_builds_are_reproducible(folder, again):
     """Another folder, one process instead of two, another order, and variables of numba's, which do not reach a build:
     the same bytes."""
@@ -126,7 +126,7 @@ def test_library_holds_the_kernels_and_nothing_else(folder):
             found.writable_code, found.runs_at_load, found.needs_libraries, found.binds_now)
 
 
-@pytest.mark.slow
+@pytest.mark.guests  # kernels of another build
 def test_ahead_and_jit_are_the_same_instructions(tmp_path):
     """A worker process emits the very objects that this process loads, whatever either compiled before."""
     worker = kernels._Worker(targets.compiling().name, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +36,46 @@ from tests.support.step_traces import StepTracer
 from tests.support.vocabularies import byte_level
 from tests.text.calls.test_calls_cut import ONE_EACH, _answer
 
-PLAIN, SWEPT = oblivious.both()
-EACH, EACH_SWEPT = oblivious.forms(byte_level(oblivious.small_merges()))  # has a token for each byte
 STOPS = ("ab", "\n\nUser:", "é中", "\ufffd", "\x00", "a" * 40 + "b")
 
 
-def texts(swept: Tokenizer = SWEPT, marks: Sequence[str] = ()) -> AnswerTexts:
+def _plain() -> Tokenizer:
+    return oblivious.both()[0]
+
+
+def _swept() -> Tokenizer:
+    return oblivious.both()[1]
+
+
+@cache
+def _each() -> tuple[Tokenizer, Tokenizer]:
+    """A tokenizer that has a token for each byte, in both forms."""
+    return oblivious.forms(byte_level(oblivious.small_merges()))
+
+
+@cache
+def _byte_tokens() -> dict[bytes, int]:
+    each = _each()[0]
+    return {each.piece(token): token for token in range(each.vocab_size) if len(each.piece(token)) == 1}
+
+
+def _token(byte: int) -> int:
+    return _byte_tokens()[bytes([byte])]
+
+
+def texts(swept: Tokenizer | None = None, marks: Sequence[str] = ()) -> AnswerTexts:
     """A request's, with no text yet."""
-    assert isinstance(swept.sweeping, Sweeps)
-    return AnswerTexts(swept.sweeping.writer, marks)
+    sweeping = (swept or _swept()).sweeping
+    assert isinstance(sweeping, Sweeps)
+    return AnswerTexts(sweeping.writer, marks)
 
-
-BYTES = {EACH.piece(token): token for token in range(EACH.vocab_size) if len(EACH.piece(token)) == 1}
 
 
 def both_ways(tokens: Sequence[int], stops: Sequence[str], visible: Sequence[int] = (), least: int = 0, *,
               each_byte: bool = False) -> None:
     """Compare what leaves with each token, and at the end."""
-    stream, plain = TextStream(EACH if each_byte else PLAIN, visible), StopFilter(stops)
-    made = texts(EACH_SWEPT if each_byte else SWEPT)
+    stream, plain = TextStream(_each()[0] if each_byte else _plain(), visible), StopFilter(stops)
+    made = texts(_each()[1] if each_byte else _swept())
     swept = made.begin(stops, visible)
     for number, token in enumerate(tokens, 1):
         text = stream.push(token)
@@ -75,28 +97,28 @@ def _same(made: AnswerTexts, found: str, wanted: str) -> None:
 @pytest.mark.parametrize("stops", [(), STOPS, ("zzzz",)])
 def test_any_bytes(stops: Sequence[str]) -> None:
     """Bytes that are UTF-8 or not, one at a time and many: the same text leaves with the same token."""
-    assert len(BYTES) == 256
+    assert len(_byte_tokens()) == 256
     rng = random.Random(5)
     special = [0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xED, 0xEF, 0xF0, 0xF4, 0xF5, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0, 0x1F,
                0x22, 0x5C, 0x7F, 97, 98, 10]
     for number in range(examples(150, 4000)):
         letters = special if number % 2 else range(256)
-        both_ways([BYTES[bytes([rng.choice(letters)])] for _ in range(30)], stops, each_byte=True)
+        both_ways([_token(rng.choice(letters)) for _ in range(30)], stops, each_byte=True)
     for lead in (0xC2, 0xE0, 0xE1, 0xED, 0xF0, 0xF1, 0xF4):
         for second in (0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0):
             for rest in ((), (0x80,), (0x80, 0x80), (0xBF, 0x41)):
-                both_ways([BYTES[bytes([each])] for each in (lead, second, *rest, 0x41)], stops, each_byte=True)
+                both_ways([_token(each) for each in (lead, second, *rest, 0x41)], stops, each_byte=True)
 
 
 @pytest.mark.parametrize("stops", [(), STOPS])
 def test_drawn_texts(stops: Sequence[str]) -> None:
     """Tokens of texts of all kinds, and any tokens, long ones and control tokens among them."""
     rng = random.Random(3)
-    longest = sorted(range(PLAIN.vocab_size), key=lambda token: -len(PLAIN.piece(token)))[:40]
+    longest = sorted(range(_plain().vocab_size), key=lambda token: -len(_plain().piece(token)))[:40]
     for text in oblivious.drawn_texts(examples(80, 3000), 120, seed=9):
-        both_ways(PLAIN.encode(text), stops, least=rng.choice((0, 0, 5)))
+        both_ways(_plain().encode(text), stops, least=rng.choice((0, 0, 5)))
     for _ in range(examples(40, 2000)):
-        tokens = [rng.choice((rng.randrange(PLAIN.vocab_size), rng.choice(longest), rng.randrange(17)))
+        tokens = [rng.choice((rng.randrange(_plain().vocab_size), rng.choice(longest), rng.randrange(17)))
                   for _ in range(20)]
         both_ways(tokens, stops, visible=[token for token in tokens if token < 9])
 
@@ -105,7 +127,7 @@ def test_drawn_texts(stops: Sequence[str]) -> None:
 def test_any_stop_strings(data: bytes, stops: list[str]) -> None:
     """Bytes and stop strings that a property test draws."""
     stops = [stop for stop in stops if stop.isprintable() and "\ud800" not in stop]
-    both_ways([BYTES[bytes([each])] for each in data], stops, each_byte=True)
+    both_ways([_token(each) for each in data], stops, each_byte=True)
 
 
 def test_each_character_in_json() -> None:
@@ -120,14 +142,14 @@ def test_each_character_in_json() -> None:
 
 def test_a_generation_tells_stand_ins() -> None:
     """An answer with texts has the tokens, events and end of one without; its texts are the same once filled in."""
-    scratch = Scratch(PLAIN.vocab_size, oblivious.kernels(), sweeps=True)
-    wished = PLAIN.encode('He said: "one\n\ttwo é中😀" and then\n\nUser: more')
+    scratch = Scratch(_plain().vocab_size, oblivious.kernels(), sweeps=True)
+    wished = _plain().encode('He said: "one\n\ttwo é中😀" and then\n\nUser: more')
     seen = list[list[Any]]()
     for made in (None, texts()):
         request = GenerationRequest([1], 40, Sampling(temperature=0.0), ("\n\nUser:",), texts=made)
-        generation, events = Generation(request, SWEPT, PLAIN.vocab_size, 200, scratch), list[Any]()
+        generation, events = Generation(request, _swept(), _plain().vocab_size, 200, scratch), list[Any]()
         for token in wished:
-            logits = np.zeros(PLAIN.vocab_size, np.float32)
+            logits = np.zeros(_plain().vocab_size, np.float32)
             logits[token] = 9
             events += generation.advance(logits).events
             if generation.finished:
@@ -159,10 +181,10 @@ def test_texts_end_with_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     the error says so, and others' texts go on."""
     made = texts()
     swept = made.begin(("zz",), ())
-    word = next(iter(PLAIN.encode(" Rumpelstiltskin")))
+    word = next(iter(_plain().encode(" Rumpelstiltskin")))
     first = swept.push(word)
     parts = list(made._parts)
-    assert made.fill(to_json(first)) == to_json(PLAIN.decode([word]))
+    assert made.fill(to_json(first)) == to_json(_plain().decode([word]))
     other = chr(answers.FIRST + 7)  # that stands for nothing
     assert (made.fill(to_json(other)), made.missing(other)) == (to_json(other), 0)
     made.close()
@@ -179,7 +201,7 @@ def test_texts_end_with_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(CapacityError, match="no memory"):
             other.begin((), ()).push(word)
     again = other.begin((), ()).push(word)
-    assert other.fill(to_json(again)) == to_json(PLAIN.decode([word]))
+    assert other.fill(to_json(again)) == to_json(_plain().decode([word]))
 
 
 def test_no_step_depends_on_a_text(tmp_path: Path) -> None:
@@ -226,9 +248,9 @@ def test_a_reader_finds_its_marks(stops: Sequence[str]) -> None:
         opened, framed, cut = (bool(number & bit) for bit in (1, 2, 4))
         data = data[:rng.randrange(len(data) + 1)] if cut else data
         each = number % 3 > 0
-        tokens = [BYTES[bytes([byte])] for byte in data] if each else PLAIN.encode(data.decode("utf-8", "ignore"))
-        made = texts(EACH_SWEPT if each else SWEPT, MARKS if framed else MARKS[:2])
-        swept, stream, plain = made.begin(stops, ()), TextStream(EACH if each else PLAIN), StopFilter(stops)
+        tokens = [_token(byte) for byte in data] if each else _plain().encode(data.decode("utf-8", "ignore"))
+        made = texts(_each()[1] if each else _swept(), MARKS if framed else MARKS[:2])
+        swept, stream, plain = made.begin(stops, ()), TextStream(_each()[0] if each else _plain()), StopFilter(stops)
         ours, theirs = _story(opened, framed), _story(opened, framed)
         found, wanted = list[Piece](), list[Piece]()
         for token in tokens:
@@ -265,13 +287,13 @@ def test_a_reader_finds_calls(form: str) -> None:
         said = "".join(rng.choice((*PARTS, *marks)) for _ in range(rng.randrange(6)))
         text = said + answer + "\U000f0000 é\U000f0001" * (number % 2)
         data = text.encode()[:rng.randrange(len(text.encode()) + 1) if number % 4 else None]
-        muted, made = number % 3 == 0, AnswerTexts(texts(EACH_SWEPT).writer, marks, calls)
-        swept, stream = made.begin((), ()), TextStream(EACH)
+        muted, made = number % 3 == 0, AnswerTexts(texts(_each()[1]).writer, marks, calls)
+        swept, stream = made.begin((), ()), TextStream(_each()[0])
         ours, theirs = (reader_of(template, TOOLS, opened, muted=muted) for _ in range(2))
         found, wanted = list[Piece](), list[Piece]()
         for byte in data:
-            wanted += theirs.push(stream.push(BYTES[bytes([byte])]))
-            found += ours.push(swept.push(BYTES[bytes([byte])]))
+            wanted += theirs.push(stream.push(_token(byte)))
+            found += ours.push(swept.push(_token(byte)))
         found += ours.push(swept.flush())
         wanted, found = (join(each + reader.finish(cut=number % 4 > 0)) for each, reader in
                          ((wanted, theirs), (found, ours)))
@@ -287,9 +309,9 @@ def _filled(made: AnswerTexts | None, piece: Piece) -> tuple[type, bytes]:
 
 def test_an_answer_takes_what_is_planned() -> None:
     """The most stop strings, marks of thoughts, what waits, and the first text."""
-    made = texts(SWEPT, MARKS)
+    made = texts(_swept(), MARKS)
     swept = made.begin(("\U0001f600" * MAX_LENGTH,) * MAX_STOPS, ())
-    swept.push(next(iter(PLAIN.encode(" one"))))
+    swept.push(next(iter(_plain().encode(" one"))))
     swept.flush()
     searches = [each.table for each in (swept._stops, swept._search)]
     assert swept._memory

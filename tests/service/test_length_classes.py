@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -210,6 +209,8 @@ def test_a_stream_with_a_receipt_ends_at_a_later_multiple(server: Server) -> Non
 
 def test_official_clients_read_parcels(server: Server) -> None:
     """Events that go on in the next parcel, cover before and after them, and a refusal as a stream."""
+    import anthropic  # takes a second, which each worker would spend to collect this
+
     url = next(url for url in server.ready["listening"] if url.startswith("http:"))
     with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
         chunks = client.chat.completions.create(**_body(CHAT, "plain"), stream=True)
