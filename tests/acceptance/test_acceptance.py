@@ -43,7 +43,7 @@ def owner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """One trial of each faked platform, with every attack."""
     folder, platform = tmp_path_factory.mktemp("accept"), request.param
     words = prepare(folder, platform, tiny_model)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    with contextlib.redirect_stdout(io.StringIO()) as printed, acceptance_machine.host(folder / "host"):
         code = main(["accept", str(folder / "image"), "-o", str(folder / "out.bundle"), *words,
                      f"--boot-command={command(platform, folder, tiny_model)}"])
     assert 0 == code, printed.getvalue()
@@ -52,7 +52,7 @@ def owner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def command(platform: str, folder: Path, model: Path) -> str:
     """The owner's command that boots an image on the faked machine."""
-    return f"{sys.executable} -m tests.support.acceptance_machine {platform} {folder} {model.parent}"
+    return f"{sys.executable} -m tests.support.acceptance_boot {folder / 'host'} {platform} {folder} {model.parent}"
 
 
 def prepare(folder: Path, platform: str, model: Path) -> tuple[str, ...]:

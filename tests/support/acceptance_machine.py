@@ -1,9 +1,8 @@
 """A machine with faked SEV-SNP or TDX, as `appliance accept --boot-command` starts one: it measures the EFI program of
 the image that it is given, and boots the whole service.
 
-    python -m tests.support.acceptance_machine PLATFORM FOLDER MODELS IMAGE --port PORT
-
-`prepare` makes FOLDER first: the hierarchy of the machine's vendor, which all machines of a trial share.
+`prepare` makes a folder first: the hierarchy of the machine's vendor, which all machines of a trial share. `host`
+starts the machines for `tests.support.acceptance_boot`, the command: that would take six seconds to import them.
 """
 
 from __future__ import annotations
@@ -11,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import signal
+import os
+import select
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -134,13 +136,38 @@ def _serve(platform: str, folder: Path, models: Path, loaded: Loaded, measuremen
                 model_folders=(models,), places=here)
 
 
-def main() -> int:
-    """Start it, and end it with SIGTERM."""
-    process = forked.start(sys.argv[1:], {}, out=sys.stdout.fileno(), err=sys.stderr.fileno(),
-                           entry="tests.support.acceptance_machine:serve")
-    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    return process.wait()
+@contextlib.contextmanager
+def host(path: Path) -> Iterator[None]:
+    """Start a machine for each process that asks at the socket `path`, with its output, until it ends or hangs up."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        threading.Thread(target=_accept, args=(listening,), daemon=True).start()
+        try:
+            yield
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _accept(listening: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is shut
+        while True:
+            threading.Thread(target=_host, args=(listening.accept()[0],), daemon=True).start()
+
+
+def _host(asked: socket.socket) -> None:
+    with asked:
+        words, (out, err), _, _ = socket.recv_fds(asked, 1 << 16, 2)
+        process = forked.start(json.loads(words), {}, out=out, err=err,
+                               entry="tests.support.acceptance_machine:serve")
+        for descriptor in (out, err):
+            os.close(descriptor)
+        watched = os.pidfd_open(process.pid)
+        try:
+            if asked in select.select([asked, watched], [], [])[0]:
+                process.terminate()
+        finally:
+            os.close(watched)
+        code = process.wait()
+        with contextlib.suppress(OSError):  # nobody asks any more
+            asked.sendall(str(code).encode())
