@@ -25,11 +25,8 @@ class TokenTexts(Protocol):
         """Tokens that end an answer."""
         ...
 
-    def piece(self, token: int) -> bytes:
-        """The bytes of a token."""
-
-    def is_special(self, token: int) -> bool:
-        """Whether the token is a control token, which is no text."""
+    def pieces(self) -> list[tuple[bytes, bool]]:
+        """The bytes of every token, and whether it is a control token, which is no text."""
 
     def encode(self, text: str, *, inside: bool = False) -> list[int]:
         """Tokens of a text; `inside`: it continues another."""
@@ -43,11 +40,11 @@ class _Wrapped:
     bos_token_id = None
 
     def __init__(self, words: TokenTexts) -> None:
-        ends = sorted(words.eot_ids)
+        ends, pieces = sorted(words.eot_ids), words.pieces()
         self._words = words
-        self.tokens = [words.piece(token) for token in range(words.vocab_size)]
-        self.special_token_ids = [token for token in range(words.vocab_size) if words.is_special(token)]
-        self.special_token_ids += [token for token in ends if not words.is_special(token)]
+        self.tokens = [piece for piece, _ in pieces]
+        self.special_token_ids = [token for token, (_, special) in enumerate(pieces) if special]
+        self.special_token_ids += [token for token in ends if not pieces[token][1]]
         self.eos_token_id = ends[0]
         self._no_text = frozenset(self.special_token_ids)
 
@@ -112,5 +109,5 @@ def load(words: TokenTexts) -> Any:
 
 def controls(words: TokenTexts) -> dict[str, int]:
     """Control tokens by their text."""
-    return {words.piece(token).decode("utf-8", "replace"): token for token in range(words.vocab_size)
-            if words.is_special(token)}
+    return {piece.decode("utf-8", "replace"): token for token, (piece, special) in enumerate(words.pieces())
+            if special}

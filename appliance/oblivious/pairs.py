@@ -19,11 +19,13 @@ from appliance.oblivious.pages import in_units
 
 _LOAD = 0.99  # of all slots
 _TRIES = 32  # shifts that are tried at once
+_BATCH = 256  # buckets whose first shifts are tried at once; shifts at once where none of these fits
 _MOST = 1 << 20  # pairs
 _LEFT, _RIGHT, _SHIFT = 0x9E3779B1, 0x85EBCA77, 0x85EBCA6B  # as `code/oblivious/sweep` has them
 _FIRST, _SECOND, _LAST = 0x7FEB352D, 0x846CA68B, 0xC2B2AE35
 
 Words = NDArray[np.uint32]
+Place = tuple[int, NDArray[np.int64]]  # a shift, and slots
 
 
 class PairTable(NamedTuple):
@@ -130,10 +132,15 @@ def _placed(rows: NDArray[np.int32], narrow: bool) -> PairTable:
     starts = np.cumsum(sizes) - sizes
     shifts, free = np.zeros(buckets, np.int32), np.ones(count, np.bool_)
     pairs = np.full((count, entries.shape[1]), -2, np.int32)
-    for number in np.argsort(-sizes, kind="stable")[:np.count_nonzero(sizes)].tolist():
-        members = order[starts[number]:starts[number] + sizes[number]]
-        shifts[number], slots = _shift(hashes[members], free)
-        free[slots], pairs[slots] = False, entries[members]
+    for size in range(int(sizes.max()), 0, -1):
+        numbers = np.flatnonzero(sizes == size)
+        for some in np.array_split(numbers, max(-(-numbers.size // _BATCH), 1)):
+            members = order[starts[some, None] + np.arange(size)]
+            for number, each, found in zip(some, members, _first(hashes[members], free), strict=True):
+                if found is None or not free[found[1]].all():  # another bucket of the batch has the slot
+                    found = _shift(hashes[each], free)
+                shifts[number], slots = found
+                free[slots], pairs[slots] = False, entries[each]
     return PairTable(shifts, in_units(pairs), buckets, narrow)
 
 
@@ -150,14 +157,20 @@ def _narrow(rows: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.minimum(rows, NARROW).astype(np.uint16).view(np.int32)
 
 
-def _shift(hashes: Words, free: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:
-    """The first shift that brings so many pairs to free slots, and these."""
-    for start in range(0, 1 << 24, _TRIES):
-        slots = _slots(hashes, np.arange(start, start + _TRIES, dtype=np.uint32)[:, None], free.size)
-        ordered = np.sort(slots, 1)
-        fits = free[slots].all(1) & (ordered[:, 1:] != ordered[:, :-1]).all(1)
-        if fits.any():
-            at = int(fits.argmax())
-            return start + at, slots[at]
+def _first(hashes: Words, free: NDArray[np.bool_], start: int = 0, tries: int = _TRIES) -> list[Place | None]:
+    """For each bucket's hashes (n, pairs) the first of some shifts that brings so many pairs to free slots, and these.
+    (While the slots are free, it stays the first one: no slot becomes free again.)"""
+    slots = _slots(hashes[:, None], np.arange(start, start + tries, dtype=np.uint32)[:, None], free.size)
+    ordered = np.sort(slots, 2)
+    fits = free[slots].all(2) & (ordered[..., 1:] != ordered[..., :-1]).all(2)
+    return [(start + at, each[at]) if fit[at] else None
+            for at, each, fit in zip(fits.argmax(1).tolist(), slots, fits, strict=True)]
+
+
+def _shift(hashes: Words, free: NDArray[np.bool_]) -> Place:
+    """The first shift of all for the pairs of one bucket."""
+    for start in range(0, 1 << 24, _BATCH):
+        if (found := _first(hashes[None], free, start, _BATCH)[0]) is not None:
+            return found
     raise UnsupportedError("the model's merges have no table without collisions",
                            hint='use another model, or privacy.memory_access = "open"')

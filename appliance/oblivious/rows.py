@@ -23,15 +23,15 @@ class PieceRows:
 
     def __init__(self, tokenizer: Tokenizer, kernels: KernelTable) -> None:
         """UnsupportedError where a token is longer than a page."""
-        pieces = [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
-        size = max(1 << (max(map(len, pieces)) + _HEAD - 1).bit_length(), 64)
+        pieces = tokenizer.pieces()
+        size = max(1 << (max(len(piece) for piece, _ in pieces) + _HEAD - 1).bit_length(), 64)
         if size > PAGE:
             raise UnsupportedError(f"a token has {size - _HEAD} bytes or so; allowed: {PAGE - _HEAD}",
                                    hint='use another model, or privacy.memory_access = "open"')
         rows = np.zeros((len(pieces), size), np.uint8)
-        for token, piece in enumerate(pieces):
-            rows[token, :2] = np.array([len(piece)], np.uint16).view(np.uint8)
-            rows[token, 2] = tokenizer.is_special(token)
+        for token, (piece, special) in enumerate(pieces):
+            rows[token, :2] = len(piece) & 0xFF, len(piece) >> 8
+            rows[token, 2] = special
             rows[token, _HEAD:_HEAD + len(piece)] = np.frombuffer(piece, np.uint8)
         self.table, self.size = PagedTable(rows), size
         self._kernels, self._row = kernels, kernels.function("token_row")

@@ -84,12 +84,12 @@ class _Counted:
 
     def __init__(self) -> None:
         self._words, self.asked = words(), 0
-        self.vocab_size, self.eot_ids, self.encode, self.is_special = (
-            self._words.vocab_size, self._words.eot_ids, self._words.encode, self._words.is_special)
+        self.vocab_size, self.eot_ids, self.encode = (
+            self._words.vocab_size, self._words.eot_ids, self._words.encode)
 
-    def piece(self, token: int) -> bytes:
-        self.asked += 1
-        return self._words.piece(token)
+    def pieces(self) -> list[tuple[bytes, bool]]:
+        self.asked += self.vocab_size
+        return self._words.pieces()
 
 
 def test_a_vocabulary_is_made_ready_ahead() -> None:

@@ -204,6 +204,14 @@ class Tokenizer:
         vocabulary."""
         if self.sweeping is not None and 0 <= token < self.vocab_size:
             return self.sweeping.piece(token)
+        return self._piece(token)
+
+    def pieces(self) -> list[tuple[bytes, bool]]:
+        """The bytes of every token, and whether it is special, by ids. It reads the whole vocabulary
+        and no text, so `sweeping` has no part in it."""
+        return [(self._piece(token), bool(kind & SPECIAL)) for token, kind in enumerate(self._vocabulary.kinds)]
+
+    def _piece(self, token: int) -> bytes:
         text, kind = self.token_text(token), self._vocabulary.kinds[token]
         if kind & (SPECIAL | TokenKind.USER_DEFINED):
             return text.encode("utf-8", "surrogateescape")
