@@ -21,7 +21,7 @@ from appliance.keys.providers import Secret
 from appliance.state.disk import StateDisk
 from appliance.state.frames import MIN_DISK_BYTES
 from appliance.transparency import reading
-from tests.support import packs
+from tests.support import extent, packs
 
 CODES = range(6)  # docs/reference/verify.md has the most of them
 OTHERS = [
@@ -43,7 +43,7 @@ class Subject:
     def damaged(self, seed: int) -> Iterator[bytes]:
         """The file cut, with bytes turned, with a piece twice, and other files in its place."""
         data, rand = self.path.read_bytes(), random.Random(seed)
-        tries = 40 if self.light else 6
+        tries = extent.examples(16, 40) if self.light else extent.examples(4, 6)
         yield from OTHERS[::1 if self.light else 5]
         for place in sorted(rand.randrange(len(data)) for _ in range(tries)):
             yield data[:place]

@@ -175,7 +175,7 @@ def other_defaults(same_defaults: dict[int, dict[str, frozen.Entry]]) -> None:
     same_defaults[2][place] = {"default": {**same_defaults[2][place]["default"], "temperature": 0.75}}
 
 
-@pytest.mark.parametrize("seed", range(extent.examples(3, 12)))
+@pytest.mark.parametrize("seed", range(extent.examples(2, 12)))
 @pytest.mark.parametrize("path", OLD, ids=lambda path: path.name)
 def test_changed_defaults_are_written_out(path: Path, seed: int, judge: hcl_judge.Judge, other_defaults: None) -> None:
     """Where schema 2 has another default, the old one is written in every block that leaves it out.
@@ -196,7 +196,7 @@ def test_changed_defaults_are_written_out(path: Path, seed: int, judge: hcl_judg
     assert judge.read(upgraded(text)).literal
 
 
-@pytest.mark.parametrize("seed", range(extent.examples(6, 30)))
+@pytest.mark.parametrize("seed", range(extent.examples(3, 30)))
 @pytest.mark.parametrize("path", OLD, ids=lambda path: path.name)
 def test_hashicorp_takes_whatever_an_upgrade_writes(path: Path, seed: int, judge: hcl_judge.Judge) -> None:
     """Also of a file that it would refuse: with several things in a line, and blanks behind a heredoc's beginning."""

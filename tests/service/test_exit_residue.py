@@ -124,6 +124,7 @@ def _infer(deployed: Deployment, *more: str, program: str | None = None, before:
             child.kill()
 
 
+@pytest.mark.parametrize("deployed", ["true"], indirect=True, ids=["streamed"])  # nothing of it is sealed
 def test_a_plain_model(tmp_path: Path, deployed: Deployment) -> None:
     """Nor does it of a model that lies in the clear, of which headers are read, and more than those, before it is."""
     policy = server.write_policy(tmp_path, {"tiny": deployed.plain}, limits=LONG)
@@ -158,6 +159,7 @@ def test_a_signal_in_the_middle_of_an_answer(number: signal.Signals, deployed: D
     assert 128 + number == child.returncode
 
 
+@pytest.mark.parametrize("deployed", ["false"], indirect=True, ids=["resident"])
 def test_several_signals_at_once(deployed: Deployment) -> None:
     """One decides (systemd may send SIGHUP right behind SIGTERM, and people press Ctrl-C again): the others do not
     interrupt what it began."""
@@ -347,7 +349,7 @@ def _ask(running: server.Server, tokens: int) -> None:
         http.post("/v1/completions", json={"model": "tiny", "prompt": [1, 5, 9], "max_tokens": tokens, "seed": 1})
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+@_ways("busy", [(True,), (False,)], resident=True)
 def test_the_service_drained(busy: bool, deployed: Deployment, served: tuple[server.Server, Traced]) -> None:
     """SIGTERM to `appliance serve`, after an answer or within one."""
     running, traced = served

@@ -28,6 +28,7 @@ from appliance.policy import load
 from appliance.state.pages import QUEUE_BYTES
 from tests.support import family_models, nonces, pages_by_spec, waiting
 from tests.support.engines import kernels
+from tests.support.extent import some
 from tests.support.plain import open_resident
 from tests.support.server import KEY, OTHER_KEY, Server, write_policy
 
@@ -206,7 +207,7 @@ def test_pages_of_an_earlier_version_are_dropped(tmp_path: Path, disk: Path, tin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen35", "granitehybrid"])
+@pytest.mark.parametrize("name", some(["qwen35", "granitehybrid"], 1))  # to what keeps them, states are bytes
 def test_a_chat_with_states_goes_on_after_a_kill(name: str, tmp_path: Path, disk: Path) -> None:
     """Of a model whose layers keep states the next turn begins at the last page of the turn before, also after a kill;
     its answer is that of a service that keeps nothing, and the other tenant finds nothing."""
@@ -271,6 +272,7 @@ def test_nothing_is_left_when_their_time_is_over(tmp_path: Path, disk: Path, tin
         waiting.until(lambda: not any(_memory(server, [wanted[0]])), "memory that is wiped", most=1)
         again = _ask(server, TEXT)  # restored, and kept in memory anew
         assert len(pages) * PAGE == _cached(again)
+        time.sleep(max(0.0, began + 50 - time.monotonic()))  # each look reads the whole disk
         waiting.until(lambda: not _keys(disk), "keys that are destroyed", most=1)
         assert time.monotonic() - began <= 60.0
         waiting.until(lambda: not any(_memory(server, [*wanted, *keys.values()])), "memory that is wiped", most=1)

@@ -15,7 +15,7 @@ DOUBLINGS = 3  # whose median or mean counts: where memory comes from another pl
 STARTS = 4  # lengths to begin from: a text that leaves the caches takes longer once, a quadratic one from each
 SECONDS, LONGEST = 0.002, 1 << 17  # from where time is compared; repeats of a unit at most
 ROUNDS, FEW = 20, 4  # of measuring at most, of which the least counts: others disturb; and where no doubt is left
-SLOW, LONG = 1.0, 0.25  # seconds that no text of the shortest kind takes; after which no longer text is tried
+SLOW, LONG = 1.0, 0.12  # seconds that no text of the shortest kind takes; after which no longer text is tried
 SHORTEST = 1 << 10
 
 
