@@ -25,6 +25,7 @@ from tests.fuzz.bodies_fuzz import put_back
 from tests.fuzz.standins_fuzz import SOURCES
 from tests.support import oblivious
 from tests.support.chats import SPECIAL
+from tests.support.extent import examples
 from tests.support.step_traces import StepTracer
 from tests.support.vocabularies import byte_level, sentencepiece, template_source
 
@@ -149,7 +150,7 @@ def said(rng: random.Random) -> str:
 def test_prompts_are_the_same(name: str) -> None:
     """Templates of many models make the prompts that they make of the texts themselves."""
     template = ChatTemplate(template_source(name), SPECIAL)
-    for document in chats(random.Random(name), 40):
+    for document in chats(random.Random(name), examples(12, 40)):
         body = json.dumps(document).encode()
         wanted, read = asked(body, template, None), READER.read(body)
         if read is not None:
@@ -191,10 +192,10 @@ def test_usual_templates_read_no_text() -> None:
 @pytest.mark.slow
 def test_strings_of_one_length_have_the_same_steps(tmp_path: Path) -> None:
     """No jump of the compiled code depends on what a string says, and no line of memory that it names."""
-    raws = [b"x" * 96, b" \\n\\u00e9" * 10 + b'\\"\\\\\\/', "é中😀 ".encode() * 8 + b"\\ud83d\\ude00xxxx",
-            b"a\\" + b"\xff" * 94]
+    raws = [b"x" * 36, b" \\n\\u00e9" * 3 + b'\\"\\\\\\/xxx', "é中😀 ".encode() * 2 + b"\\ud83d\\ude00xxxx",
+            b"a\\" + b"\xff" * 34]
     begin = b'{"prompt": "'
-    for kernel, start, count in (("quote_places", 0, 123), ("read_string", len(begin), 96)):
+    for kernel, start, count in (("quote_places", 0, 63), ("read_string", len(begin), 36)):
         tracer, traces = StepTracer(oblivious.kernels().address(kernel), tmp_path), set()
         run = oblivious.kernels().function(kernel)
         for raw in raws:
@@ -202,7 +203,7 @@ def test_strings_of_one_length_have_the_same_steps(tmp_path: Path) -> None:
             READER.read(body)
             (room,) = (each for size, each in READER._rooms.items() if size == 512)
             room.text.view[:len(body)] = body
-            room.set(TEXT=room.text.address + start, COUNT=count, LENGTH=256)
+            room.set(TEXT=room.text.address + start, COUNT=count, LENGTH=64)
             run(room.call.address)
             with tracer.tracing():
                 run(room.call.address)

@@ -12,7 +12,7 @@ import ctypes
 import platform
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -112,6 +112,13 @@ class StepTracer:
         assert 0 < count <= _ROOM, f"{count} steps were taken"
         self.steps = self._notes[:count]
         self.lines, self.scattered = self._library.steps_lines(), self._library.steps_scattered()
+
+    def traced(self, kernel: Callable[[int], int]) -> Callable[[int], int]:
+        """A kernel that is traced when it is called."""
+        def run(call: int) -> int:
+            with self.tracing():
+                return kernel(call)
+        return run
 
     @property
     def trace(self) -> tuple[bytes, int]:
