@@ -88,10 +88,10 @@ def test_merges_by_a_list() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-spm", "phi-3", pytest.param("gemma-4", marks=pytest.mark.soak)])
 def test_published_vocabularies(name: str) -> None:
-    """1,000 drawn texts of each, 100,000 in the soak, of Gemma 4 there alone; and all hard ones, but for 600 spaces
+    """300 drawn texts of each, 100,000 in the soak, of Gemma 4 there alone; and all hard ones, but for 600 spaces
     in a row (see `test_long_runs`)."""
     plain, swept = forms(metadata_of(name))
-    count = examples(1_000, 100_000)
+    count = examples(300, 100_000)
     names = [plain.token_text(token) for token in range(3, 12)]
     hard = [text for text in TEXTS if " " * 600 not in text]
     for text in [*hard, "".join(hard), *random_texts(count * 9 // 10, 3), *drawn_texts(count // 10, 240, 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from functools import cache
 from typing import Any
@@ -38,7 +39,8 @@ def both(pre: str = "smollm") -> tuple[Tokenizer, Tokenizer]:
 
 def forms(of: Any) -> tuple[Tokenizer, Tokenizer]:
     """A tokenizer as it is, and oblivious."""
-    plain, swept = tokenizer.load(of), tokenizer.load(of)
+    plain = tokenizer.load(of)
+    swept = copy.copy(plain)
     swept.sweeping = Sweeps(swept, kernels())
     return plain, swept
 
