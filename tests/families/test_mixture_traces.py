@@ -1,4 +1,4 @@
-"""What the host sees of a streamed mixture that answers a hundred prompts of one length: system calls that read its
+"""What the host sees of a streamed mixture that answers many prompts of one length: system calls that read its
 file, and pages of memory that are touched."""
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from appliance.kernels.layouts.step import Step
 from appliance.models.sources.source import Access
 from appliance.secure.locked import address
 from tests.support.disk_traces import DiskTracer
+from tests.support.extent import examples
 from tests.support.page_traces import PageTracer
 from tests.support.require import tools
 from tests.support.traced_mixture import EXPERTS, MARK, PROMPT, answer, ciphertext, prompts, running, working
 
-COUNT = 100
+COUNT = examples(30, 100)
 _READS = ("read,pread64,readv,preadv,preadv2,mmap,sendfile,splice,copy_file_range,fadvise64,readahead,io_uring_setup,"
           "write")
 
