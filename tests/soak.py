@@ -34,7 +34,8 @@ def stages(minutes: float, skip: set[str]) -> list[tuple[str, list[str]]]:
     found.append(("extent", ["env", "APPLIANCE_TESTS_EXTENT=all", sys.executable, "-m", "pytest", "-q", "-n", "2",
                              "--no-loadscope-reorder", "-m", "not soak and not guests"]))
     found.append(("absent", [sys.executable, "-m", "tests.absent"]))
-    found.append(("load", [sys.executable, "-m", "pytest", "-q", "-m", "soak", "-p", "no:cacheprovider"]))
+    found.append(("load", ["env", "APPLIANCE_TESTS_EXTENT=all", sys.executable, "-m", "pytest", "-q", "-m", "soak",
+                           "-p", "no:cacheprovider"]))
     found.append(("clients", [sys.executable, "-m", "tests.clients"]))
     found.append(("programs", [sys.executable, "-m", "tests.clients.programs"]))
     found.append(("document", [sys.executable, "-m", "tests.clients.document"]))

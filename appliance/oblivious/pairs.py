@@ -158,8 +158,8 @@ def _narrow(rows: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _first(hashes: Words, free: NDArray[np.bool_], start: int = 0, tries: int = _TRIES) -> list[Place | None]:
-    """For each bucket's hashes (n, pairs) the first of some shifts that brings so many pairs to free slots, and these.
-    (While the slots are free, it stays the first one: no slot becomes free again.)"""
+    """For each bucket's hashes (n, pairs), the first of some shifts that brings all to free slots,
+    and these. (While these are free, it stays the first one: no slot becomes free again.)"""
     slots = _slots(hashes[:, None], np.arange(start, start + tries, dtype=np.uint32)[:, None], free.size)
     ordered = np.sort(slots, 2)
     fits = free[slots].all(2) & (ordered[..., 1:] != ordered[..., :-1]).all(2)
@@ -168,7 +168,7 @@ def _first(hashes: Words, free: NDArray[np.bool_], start: int = 0, tries: int = 
 
 
 def _shift(hashes: Words, free: NDArray[np.bool_]) -> Place:
-    """The first shift of all for the pairs of one bucket."""
+    """The first shift of all, and the slots, for the pairs of one bucket."""
     for start in range(0, 1 << 24, _BATCH):
         if (found := _first(hashes[None], free, start, _BATCH)[0]) is not None:
             return found

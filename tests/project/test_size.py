@@ -7,7 +7,7 @@ import pytest
 from tests.support import size
 
 MOST = {
-    "modules": 600, "code": 46_720, "its share": 0.13, "class names in several modules": 0, "renamed imports": 5,
+    "modules": 600, "code": 46_730, "its share": 0.13, "class names in several modules": 0, "renamed imports": 5,
     "classes over 250 lines": 0, "policy fields of schema 2 alone": 82, "circles": 0,
 }
 

@@ -111,7 +111,7 @@ def mark_highest(logits: int, count: int, most: int, marks: int) -> None:
 
 
 def _moved(code: Code, row: Val, lanes: tuple[Val, Val, Val], hole: Val, zero: Val) -> None:
-    """Emit a row's step: what comes, a hole where something goes, else what is there. See `sweep`."""
+    """Emit a row's step: what comes, a hole where it goes, or what is there: see `sweep`."""
     comes, goes, far = lanes
     there, here = loaded(code, code.load(row + far, I32, LANES), code.load(row, I32, LANES))
     code.store(row, comes.select(there, goes.select(hole, here + zero)))
