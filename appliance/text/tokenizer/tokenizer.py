@@ -207,8 +207,8 @@ class Tokenizer:
         return self._piece(token)
 
     def pieces(self) -> list[tuple[bytes, bool]]:
-        """The bytes of every token, and whether it is special, by ids. It reads the vocabulary and no
-        text, so `sweeping` has no part in it."""
+        """The bytes of every token, and whether it is special, by ids. No text is read, so
+        `sweeping` has no part in it."""
         return [(self._piece(token), bool(kind & SPECIAL)) for token, kind in enumerate(self._vocabulary.kinds)]
 
     def _piece(self, token: int) -> bytes:
