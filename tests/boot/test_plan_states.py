@@ -3,6 +3,7 @@ and what is seen when the model runs."""
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from pathlib import Path
@@ -46,6 +47,7 @@ def test_what_is_seen_is_what_was_said(name: str, tmp_path: Path) -> None:
                if re.match(r"tiny: (keys and values|activations)", line.what))
     options = EngineOptions(context_length=each.context, slots=40, threads=2, rows=64, prefix_nbytes=each.prefixes)
     with opened(family_models.model(name)) as source:
+        gc.collect()  # what earlier tests left would be let go of in between
         before = _locked()
         with Engine.open(source, options, kernels=kernels()) as engine:
             seen, page, stride = _locked() - before, engine.page, engine._cache.states.stride

@@ -22,6 +22,7 @@ from appliance.monitoring import console
 from appliance.monitoring.policywords import sentences
 from appliance.policy import load
 from tests.project.test_site import JUDGE
+from tests.support import waiting
 from tests.support.pages import ROOT
 from tests.support.require import absent
 from tests.support.server import AUDITOR_KEY, Server, write_policy
@@ -35,7 +36,7 @@ document.querySelector("iframe").contentDocument; told.id = "wide"; told.textCon
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Server]:
-    """A simulated appliance with a padded policy, which answered once and refused once."""
+    """A simulated appliance with a padded policy, which answered once and refused once, and has signed its log."""
     policy = write_policy(
         tmp_path_factory.mktemp("console"), {"tiny": tiny_model}, schema=2, limits="tokens_per_day = 4000",
         privacy='token_count_rounding = 16\n timing_padding {\n first_token = "50ms"\n total = "100ms"\n }',
@@ -44,6 +45,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
     with server.http() as http:
         for more in ({}, {"temperature": 99}):
             http.post("/v1/chat/completions", json={**CHAT, **more})
+    waiting.until(lambda: server.audit("audit.checkpoint"), "head of the log that is signed")
     yield server
     server.stop()
 
