@@ -12,7 +12,7 @@ import pytest
 from tests.support.environment import children_unmeasured
 from tests.support.extent import WHOLE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.guests  # kernels of other targets are made
 
 LINES = {"Q8_0": 9, "Q4_K": 9}  # of a turn of the loop: 16 blocks of 34 bytes; a quarter of 16 blocks of 144
 LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
@@ -40,7 +40,6 @@ def _order(target: str, name: str, kind: str) -> str:
     return "".join("." if product else LOCALITY[locality] for locality, product in found)
 
 
-@pytest.mark.guests  # kernels of other targets are made
 @pytest.mark.parametrize(("target", "tokens", "name"), [
     ("amx", 1, "Q8_0"), pytest.param("amx", 1, "Q4_K", marks=pytest.mark.soak), ("avx512vnni", 4, "Q8_0"),
     ("avx512vnni", 4, "Q4_K")])
@@ -54,7 +53,6 @@ def test_some_are_asked_evenly(target: str, tokens: int, name: str) -> None:
     assert order.count(".") > 3
 
 
-@pytest.mark.guests
 def test_others_are_asked_at_the_beginning() -> None:
     """All lines before the first product."""
     assert re.fullmatch(r"n{9}\.+", _order("zen5", "Q8_0", "1_1_ahead1"))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +118,7 @@ def opening(asked: GenerationRequest, chosen: list[int], how: Circumstances, end
             "kv_cache": how.kv_cache, **ends_too}
 
 
-def answers(how: Circumstances, gguf: bytes, numbers: range) -> list[dict[str, Any]]:
+def answers(how: Circumstances, gguf: bytes, numbers: Sequence[int]) -> list[dict[str, Any]]:
     """Openings of answers that ran beside each other, as many as there are slots."""
     from appliance.engine.scheduler import Scheduler
 
