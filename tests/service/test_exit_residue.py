@@ -124,7 +124,8 @@ def _infer(deployed: Deployment, *more: str, program: str | None = None, before:
             child.kill()
 
 
-@pytest.mark.parametrize("deployed", ["true"], indirect=True, ids=["streamed"])  # nothing of it is sealed
+@pytest.mark.parametrize("deployed", [  # nothing of it is sealed
+    pytest.param("true", id="streamed"), pytest.param("false", id="resident", marks=pytest.mark.soak)], indirect=True)
 def test_a_plain_model(tmp_path: Path, deployed: Deployment) -> None:
     """Nor does it of a model that lies in the clear, of which headers are read, and more than those, before it is."""
     policy = server.write_policy(tmp_path, {"tiny": deployed.plain}, limits=LONG)
@@ -159,7 +160,8 @@ def test_a_signal_in_the_middle_of_an_answer(number: signal.Signals, deployed: D
     assert 128 + number == child.returncode
 
 
-@pytest.mark.parametrize("deployed", ["false"], indirect=True, ids=["resident"])
+@pytest.mark.parametrize("deployed", [
+    pytest.param("false", id="resident"), pytest.param("true", id="streamed", marks=pytest.mark.soak)], indirect=True)
 def test_several_signals_at_once(deployed: Deployment) -> None:
     """One decides (systemd may send SIGHUP right behind SIGTERM, and people press Ctrl-C again): the others do not
     interrupt what it began."""

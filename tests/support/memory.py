@@ -13,6 +13,7 @@ from tests.support.require import absent
 
 CHUNK = 1 << 22
 PAGE = 4096
+_AROUND = 64  # bytes
 _LONGEST = 4096  # bytes of what is looked for
 _OBJECT = 8  # words from the digits of a small number to those of the next one
 
@@ -77,8 +78,9 @@ def _parts(pid: int, kept: int) -> Iterator[tuple[str, int, bytes]]:
 
 
 def _written(part: bytes) -> Iterator[tuple[int, bytes]]:
-    """The runs of pages that are not all zeros, and where they begin."""
+    """The runs of pages that are not all zeros, and where they begin; some zeros around them may belong to a number."""
     pages = np.frombuffer(part.ljust(-(-len(part) // PAGE) * PAGE, b"\0"), np.uint64).reshape(-1, PAGE // 8)
     edges = np.flatnonzero(np.diff(pages.any(1).astype(np.int8), prepend=0, append=0)) * PAGE
     for first, last in edges.reshape(-1, 2).tolist():
-        yield first, part[first:last]
+        begin = max(first - _AROUND, 0)
+        yield begin, part[begin:last + _AROUND]
